@@ -1,0 +1,94 @@
+"""The command line: one file a command, each imported only when it is called.
+
+Parsing, inspection and the agent run without third-party packages, so this module imports nothing
+heavy. A command module offers `HELP` (one line), `EPILOG` (an example), `add_arguments(parser)` and
+`run(arguments) -> int` (an ExitCode).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from flightwatch import __version__
+from flightwatch.cli.registry import COMMANDS
+from flightwatch.core.errors import ConfigError, FlightwatchError
+from flightwatch.core.vocabulary import ExitCode
+
+
+class CommandModule(Protocol):
+    """What a module in `flightwatch/cli/` offers."""
+
+    HELP: str
+    EPILOG: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare arguments."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; return an exit code."""
+
+
+def _usage() -> str:
+    width = max(len(name) for name, _, _ in COMMANDS)
+    lines = [f"  {name:{width}}  {help_line}" for name, _, help_line in COMMANDS]
+    return (
+        "usage: flightwatch COMMAND [ARGUMENTS]\n\n"
+        "Observability and anomaly detection for large AI-training clusters.\n\ncommands:\n"
+        + "\n".join(lines)
+        + "\n\n`flightwatch COMMAND --help` shows arguments and an example."
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code (see vocabulary.ExitCode)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return ExitCode.DONE if words else ExitCode.USAGE
+    if words[0] in ("-V", "--version", "version"):
+        print(f"flightwatch {__version__}")
+        return ExitCode.DONE
+    modules = {name: module for name, module, _ in COMMANDS}
+    if words[0] not in modules:
+        print(f"flightwatch: there is no command {words[0]!r}; `flightwatch --help` lists them", file=sys.stderr)
+        return ExitCode.USAGE
+    return _run(words[0], modules[words[0]], words[1:])
+
+
+def _run(name: str, module_name: str, words: list[str]) -> int:
+    try:
+        module = cast(CommandModule, importlib.import_module(module_name))
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("flightwatch"):
+            raise
+        print(
+            f"flightwatch {name}: needs the Python package {error.name!r}: pip install 'flightwatch[server]'",
+            file=sys.stderr,
+        )
+        return ExitCode.FAILED
+    parser = argparse.ArgumentParser(
+        prog=f"flightwatch {name}",
+        description=module.HELP,
+        epilog=module.EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    module.add_arguments(parser)
+    try:
+        return int(module.run(parser.parse_args(words)))
+    except ConfigError as error:
+        print(f"flightwatch {name}: {error}", file=sys.stderr)
+        return ExitCode.USAGE
+    except FlightwatchError as error:
+        print(f"flightwatch {name}: {error}", file=sys.stderr)
+        return ExitCode.FAILED
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) closed the pipe: not an error, and nothing more can be printed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.DONE

@@ -1,0 +1,1 @@
+"""Words and contracts that every part shares. Imports nothing else of Flightwatch."""

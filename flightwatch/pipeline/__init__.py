@@ -1,0 +1,1 @@
+"""From the bus to rows in SQL: bus, codec, spool, ingest, store, control database, detection loop."""

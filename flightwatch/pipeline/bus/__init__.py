@@ -1,0 +1,1 @@
+"""The bus: one contract (`base`), two backends (`local` on SQLite, `kafka`)."""
