@@ -1,0 +1,56 @@
+"""All capture parsers, most specific first: the first that recognises a capture reads it.
+
+Each entry is a name and where the class lives; modules are imported one by one while a capture is being
+recognised, so that the command starts quickly. Third parties add parsers through the entry point group
+`flightwatch.captures`; these are asked after the built-in ones.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from typing import cast
+
+from flightwatch.collectors.captures.base import Parser, TreeParser
+
+ENTRY_POINTS = "flightwatch.captures"
+_HERE = "flightwatch.collectors.captures."
+
+#: Devices of every vendor and exporters' text.
+DEVICE_PARSERS: tuple[tuple[str, str], ...] = ()
+#: Ports, hosts, storage, topology.
+HOST_PARSERS: tuple[tuple[str, str], ...] = ()
+#: Logs come last: almost any text has lines that look like one.
+LOG_PARSERS: tuple[tuple[str, str], ...] = ()
+
+PARSERS: tuple[tuple[str, str], ...] = (*DEVICE_PARSERS, *HOST_PARSERS, *LOG_PARSERS)
+
+#: Parsers of folder trees (/sys, /proc).
+TREE_PARSERS: tuple[tuple[str, str], ...] = ()
+
+
+@cache
+def _load(target: str) -> object:
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(_HERE + module), name)()
+
+
+def parsers() -> Iterator[Parser]:
+    """Yield every parser in order, importing each only when it is reached; third parties' ones last."""
+    for _, target in PARSERS:
+        yield cast(Parser, _load(target))
+    yield from _third_party()
+
+
+def tree_parsers() -> Iterator[TreeParser]:
+    """Yield every tree parser in order."""
+    for _, target in TREE_PARSERS:
+        yield cast(TreeParser, _load(target))
+
+
+@cache
+def _third_party() -> tuple[Parser, ...]:
+    from importlib.metadata import entry_points  # slow to import, needed only when no built-in parser matched
+
+    return tuple(cast(Parser, entry.load()()) for entry in entry_points(group=ENTRY_POINTS))
