@@ -15,7 +15,9 @@ AGENT_SECTIONS: dict[str, type[Any]] = {"flightwatch": CommonSettings}
 
 def all_sections() -> dict[str, type[Any]]:
     """Return every section; imports the parts that own them."""
-    return dict(AGENT_SECTIONS)
+    from flightwatch.pipeline.store.settings import StoreSettings
+
+    return dict(AGENT_SECTIONS) | {"store": StoreSettings}
 
 
 def config_file(given: str | None) -> Path | None:

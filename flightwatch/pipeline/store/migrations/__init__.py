@@ -1,0 +1,1 @@
+"""Numbered, additive migrations: NNNN_name.sql templates (see `store.render`), never edited once released."""
