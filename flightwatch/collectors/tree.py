@@ -57,9 +57,10 @@ class FolderTree:
         return self._read_new(path)
 
     def listdir(self, path: str) -> Sequence[str]:
-        """Return the names in a folder, sorted; empty when it is absent or unreadable."""
+        """Return the printable names in a folder, sorted; empty when it is absent or unreadable."""
         try:
-            return sorted(os.listdir(self.root + path))
+            # Names become values of rows: a name that is not text (undecodable bytes, control characters) is left out.
+            return sorted(name for name in os.listdir(self.root + path) if name.isprintable())
         except OSError:
             return ()
 

@@ -1,0 +1,49 @@
+"""What a collector gets when it is made: the machine's files, settings, and the node's shared summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flightwatch.collectors.settings import AgentSettings
+from flightwatch.collectors.summary import NodeSummary
+from flightwatch.collectors.tree import FolderTree, Tree
+from flightwatch.core.protocols import Row
+
+#: Runs a command (program and arguments, never a shell) and returns its standard output.
+#: Raises NoData when the program is not installed, TransientError when it fails or exceeds its time in seconds.
+RunCommand = Callable[[Sequence[str], float], bytes]
+
+
+@dataclass
+class Environment:
+    """Surroundings of one agent's collectors.
+
+    Attributes
+    ----------
+    tree: files of the machine.
+    live: False over a recorded tree: system calls, libraries and commands are then not used.
+    summary: where collectors leave their part of the `node_samples` row.
+    settings: the section `[agent]`.
+    run_command: how vendor commands are run.
+    state_dir: folder for positions that outlive a restart; empty: none are kept.
+    figures: returns `self_metrics` values of the running agent; set by the agent.
+    """
+
+    tree: Tree
+    live: bool
+    settings: AgentSettings
+    run_command: RunCommand
+    summary: NodeSummary = field(default_factory=NodeSummary)
+    state_dir: str = ""
+    figures: Callable[[int], list[Row]] | None = None
+
+
+def environment_at(root: str, settings: AgentSettings | None = None, state_dir: str = "") -> Environment:
+    """Return the surroundings for a root folder: "/" is this machine, anything else a recorded tree."""
+    from flightwatch.collectors.command import run_command
+
+    chosen = settings or AgentSettings()
+    live = root == "/"
+    tree = FolderTree(root, keep_open=chosen.open_files if live or chosen.keep_recorded_open else 0)
+    return Environment(tree, live, chosen, run_command, state_dir=state_dir)
