@@ -1,0 +1,147 @@
+"""`rank_steps` of one run as dense arrays, steps x ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flightwatch.detectors.contract import Frames
+from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.layout import Layout, build_layout
+
+
+@dataclass
+class RunSteps:
+    """One run's steps.
+
+    Attributes
+    ----------
+    steps_S: step numbers, ascending. layout: its ranks, in column order of every array.
+    end_ms_S: when each step was over (median over ranks, so that one wrong clock changes nothing), NaN unknown.
+    """
+
+    job: str | None
+    run: str | None
+    cluster: str | None
+    steps_S: np.ndarray[Any, np.dtype[np.int64]]
+    layout: Layout
+    end_ms_S: FloatArray
+    _rows: pd.DataFrame
+    _row_of: np.ndarray[Any, np.dtype[np.int64]]
+    _column_of: np.ndarray[Any, np.dtype[np.int64]]
+    _cache: dict[str, FloatArray | None] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Steps and ranks."""
+        return len(self.steps_S), len(self.layout.ranks_R)
+
+    def channel(self, name: str) -> FloatArray | None:
+        """Return column `name` as float32 [S, R], NaN where unknown; None when nothing is known."""
+        if name not in self._cache:
+            self._cache[name] = self._pivot(name)
+        return self._cache[name]
+
+    def columns(self, prefix: str) -> list[str]:
+        """Return the names of flattened map columns `prefix.*`."""
+        return [str(name) for name in self._rows.columns if str(name).startswith(prefix + ".")]
+
+    def _pivot(self, name: str) -> FloatArray | None:
+        if name not in self._rows:
+            return None
+        values = pd.to_numeric(self._rows[name], errors="coerce").to_numpy(dtype=np.float32, na_value=np.nan)
+        if np.isnan(values).all():
+            return None
+        dense = np.full(self.shape, np.nan, dtype=np.float32)
+        dense[self._row_of, self._column_of] = values
+        return dense
+
+    def is_async(self) -> bool:
+        """Say whether ranks step on their own: the mode says so, or step times differ between ranks."""
+        if "mode" in self._rows and (self._rows["mode"] == "async").any():
+            return True
+        step = self.channel("step_us")
+        if step is None or step.shape[1] < 2:
+            return False
+        spread = sorted_median(np.abs(step / sorted_median(step)[:, None] - 1))
+        return bool(np.nanmedian(spread) > 0.03) if np.isfinite(spread).any() else False
+
+
+def runs_of(frames: Frames, minimum_steps: int = 1) -> Iterator[RunSteps]:
+    """Yield every run in `rank_steps`, ordered by job and run, with at least `minimum_steps` steps.
+
+    Repeated (rank, step) rows keep the last one in the frame. Rows without step or rank are left out.
+    """
+    table = frames.get("rank_steps")
+    if table is None or table.empty or not {"step", "rank"} <= set(table.columns):
+        return
+    keys = [name for name in ("job", "run") if name in table and table[name].notna().any()]
+    if not keys:
+        parts: list[tuple[tuple[Any, ...], pd.DataFrame]] = [((), table)]
+    else:
+        grouped = table.groupby(keys, sort=True, dropna=False, observed=True)
+        parts = [((key if isinstance(key, tuple) else (key,)), rows) for key, rows in grouped]
+    for key, rows in parts:
+        names = dict(zip(keys, key, strict=True))
+        one = _one_run(frames, _word(names.get("job")), _word(names.get("run")), rows)
+        if one is not None and one.shape[0] >= minimum_steps:
+            yield one
+
+
+def _word(value: Any) -> str | None:
+    return None if value is None or value != value else str(value)
+
+
+def _one_run(frames: Frames, job: str | None, run: str | None, rows: pd.DataFrame) -> RunSteps | None:
+    step = pd.to_numeric(rows["step"], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    rank = pd.to_numeric(rows["rank"], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    good = np.isfinite(step) & np.isfinite(rank) & (rank >= 0)
+    if not good.any():
+        return None
+    if not good.all():
+        rows, step, rank = rows[good], step[good], rank[good]
+    steps_S, row_of = _codes(step.astype(np.int64))
+    ranks_R, column_of = _codes(rank.astype(np.int64))
+    where = pd.DataFrame({"rank": rank.astype(np.int64)})
+    for column in ("node", "device"):
+        if column in rows:
+            where[column] = rows[column].to_numpy()
+    layout = build_layout(frames, job, run, ranks_R, where)
+    cluster = _word(rows["cluster"].iloc[0]) if "cluster" in rows else None
+    built = RunSteps(job, run, cluster, steps_S, layout, np.full(len(steps_S), np.nan), rows, row_of, column_of)
+    built.end_ms_S = _end_times(built)
+    return built
+
+
+def _codes(
+    values: np.ndarray[Any, np.dtype[np.int64]],
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """Return sorted unique values and the position of each; a table lookup where the range is small."""
+    low, high = int(values.min()), int(values.max())
+    if high - low < 4 * len(values) + 1000:
+        present = np.zeros(high - low + 1, dtype=bool)
+        present[values - low] = True
+        position = np.cumsum(present) - 1
+        return np.nonzero(present)[0] + low, position[values - low]
+    unique, inverse = np.unique(values, return_inverse=True)
+    return unique, inverse.reshape(-1)
+
+
+def _end_times(run: RunSteps) -> FloatArray:
+    if "ts" not in run._rows:
+        return np.full(run.shape[0], np.nan)
+    ts = pd.to_numeric(run._rows["ts"], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    dense = np.full(run.shape, np.nan)
+    dense[run._row_of, run._column_of] = ts
+    # A few ranks are enough for a median that one wrong clock cannot move.
+    sample = dense[:, :: max(1, run.shape[1] // 33)]
+    start = sorted_median(sample)
+    step_us = run.channel("step_us")
+    if step_us is None:
+        return start
+    length = sorted_median(step_us[:, :: max(1, run.shape[1] // 33)]).astype(float) / 1000
+    return np.asarray(start + np.nan_to_num(length))
