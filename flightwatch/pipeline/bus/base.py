@@ -6,6 +6,7 @@ bus (SQLite `synchronous=FULL`, Kafka `acks=all`). Both backends pass `tests/con
 
 from __future__ import annotations
 
+import zlib
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Callable, Iterable, Mapping, Protocol, Sequence
@@ -52,6 +53,42 @@ class Committed:
     metadata: str
 
 
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """The group could not go on where it had stopped: messages are gone, or the log is another one.
+
+    Attributes
+    ----------
+    wanted: the offset at which the group should have continued.
+    resumed: the offset at which it continues instead.
+    reason: "retention" (deleted before they were read), "recreated" (the log is younger than the
+        position) or "damaged" (a part of the log cannot be read).
+    """
+
+    partition: Partition
+    wanted: int
+    resumed: int
+    reason: str
+
+
+def partition_number(key: str, count: int) -> int:
+    """Return the partition of a key among `count`: the same on every backend, program and version."""
+    return zlib.crc32(key_bytes(key)) % count
+
+
+def key_bytes(key: str) -> bytes:
+    """Return a key as stored. A name that is not valid UTF-8 (Python holds it with surrogates) keeps its bytes."""
+    try:
+        return key.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return key.encode("utf-8", "backslashreplace")
+
+
+def key_text(stored: bytes | None) -> str:
+    """Undo `key_bytes`."""
+    return (stored or b"").decode("utf-8", "surrogateescape")
+
+
 class Subscription(Protocol):
     """One member of a consumer group. Used by one thread; call `poll` at least every few seconds,
     paused or not, or the group takes the partitions away.
@@ -74,6 +111,10 @@ class Subscription(Protocol):
 
     def on_revoke(self, callback: Callable[[Sequence[Partition]], None]) -> None:
         """Call `callback` inside `poll` before partitions are given up (or after they were lost)."""
+
+    def on_jump(self, callback: Callable[[Jump], None]) -> None:
+        """Call `callback` inside `poll` when a position is not in the log any more. Without one the
+        jump is only logged. A group without a stored position starts at the oldest offset: no jump."""
 
     def commit(self, partition: Partition, offset: int, metadata: str = "") -> None:
         """Store the group's position and metadata (<= 4,000 characters) durably.
@@ -112,14 +153,20 @@ class Bus(Protocol):
     def partitions(self, topic: str) -> Sequence[Partition]:
         """Return the partitions of a topic; empty when it does not exist."""
 
+    def partition_for(self, topic: str, key: str) -> Partition:
+        """Return the partition that holds a key. Raises ConfigError when the topic does not exist."""
+
     def publish(self, topic: str, key: str, value: bytes) -> Future[Ack]:
         """Append a message to the partition chosen by `key`, without blocking on the broker.
 
         The future fails with TransientError (send the same message again) or BadRecord (too large).
+        Messages of one publisher and partition are stored in the order of the calls as long as none
+        fails; who needs the order across a failure waits for one acknowledgement before the next message.
 
         Raises
         ------
         Backpressure: the byte budget of unacknowledged messages is used up.
+        ConfigError: the topic does not exist.
         """
 
     def subscribe(self, topics: Sequence[str], group: str) -> Subscription:
