@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from flightwatch.collectors.fact_board import FactBoard
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.collectors.summary import NodeSummary
 from flightwatch.collectors.tree import FolderTree, Tree
@@ -24,6 +25,8 @@ class Environment:
     tree: files of the machine.
     live: False over a recorded tree: system calls, libraries and commands are then not used.
     summary: where collectors leave their part of the `node_samples` row.
+    facts: where collectors leave configuration values.
+    nvml_answers: set by the NVML collector, so that nvidia-smi is not asked besides.
     settings: the section `[agent]`.
     run_command: how vendor commands are run.
     state_dir: folder for positions that outlive a restart; empty: none are kept.
@@ -35,6 +38,8 @@ class Environment:
     settings: AgentSettings
     run_command: RunCommand
     summary: NodeSummary = field(default_factory=NodeSummary)
+    facts: FactBoard = field(default_factory=FactBoard)
+    nvml_answers: bool = False
     state_dir: str = ""
     figures: Callable[[int], list[Row]] | None = None
 

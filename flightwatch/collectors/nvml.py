@@ -1,0 +1,222 @@
+"""NVIDIA devices through NVML: `device_samples` (devices and MIG children), links as `sensor_samples`.
+
+The library is loaded only where it is installed, and the nvidia-ml-py module (3 MB) only then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from flightwatch.collectors.environment import Environment
+from flightwatch.collectors.nvml_device import DeviceLost, NvmlDevice, words
+from flightwatch.core.errors import NoData, TransientError
+from flightwatch.core.protocols import Row, Value
+
+#: Seconds between two looks for devices that came or went.
+REFRESH_SECONDS = 60.0
+_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED = 12, 9
+_MAX_LINKS = 36
+#: Per-link fields of NVML: id, quantity, unit, factor.
+_LINK_FIELDS = (
+    (138, "tx_bytes", "bytes", 1024),
+    (139, "rx_bytes", "bytes", 1024),
+    (38, "crc_errors", "errors", 1),
+    (52, "replays", "replays", 1),
+)
+_FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+def load_nvml() -> Any:
+    """Return the pynvml module. Raises NoData when the driver's library or the Python package is absent."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise NoData("no NVIDIA driver library (libnvidia-ml.so.1)") from error
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NoData("the Python package nvidia-ml-py is not installed (pip install 'flightwatch[nvidia]')") from error
+    return pynvml
+
+
+class NvmlCollector:
+    """All NVIDIA devices of this machine.
+
+    Parameters
+    ----------
+    load: returns the NVML module; injected in tests and measurements.
+    """
+
+    name = "nvml"
+
+    def __init__(
+        self,
+        environment: Environment,
+        load: Callable[[], Any] = load_nvml,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.interval_seconds = environment.settings.library_interval_seconds
+        self._environment = environment
+        self._link_interval_s = environment.settings.link_interval_seconds
+        self._load = load
+        self._monotonic_s = monotonic_s
+        self._nvml: Any = None
+        self._devices: list[NvmlDevice] = []
+        self._found_at = float("-inf")
+        self._links_at = float("-inf")
+
+    def collect(self, now_ms: int) -> Iterable[Row]:
+        """Read every device once.
+
+        Raises
+        ------
+        NoData: no library, no driver, no device, or a recorded tree.
+        TransientError: NVML fails as a whole; it is started again at the next call.
+        """
+        if not self._environment.live and self._load is load_nvml:
+            raise NoData("a recorded tree has no NVML")
+        now_s = self._monotonic_s()
+        nvml = self._open()
+        try:
+            if now_s - self._found_at >= REFRESH_SECONDS:
+                self._find(nvml, now_s)
+            rows = [row for device in self._devices for row in self._read(nvml, device, now_ms)]
+            if now_s - self._links_at >= self._link_interval_s:
+                self._links_at = now_s
+                rows.extend(row for device in self._devices for row in link_rows(nvml, device, now_ms))
+        except nvml.NVMLError as error:
+            self.close()
+            raise TransientError(f"NVML: {error}") from error
+        if not self._devices:
+            raise NoData("NVML finds no device")
+        return rows
+
+    def close(self) -> None:
+        """Let go of NVML; the next call starts it again."""
+        nvml, self._nvml = self._nvml, None
+        self._devices, self._found_at = [], float("-inf")
+        self._environment.nvml_answers = False
+        if nvml is not None:
+            try:
+                nvml.nvmlShutdown()
+            except nvml.NVMLError:
+                # The driver is already gone: there is nothing to let go of.
+                return
+
+    def _open(self) -> Any:
+        if self._nvml is None:
+            nvml = self._load()
+            try:
+                nvml.nvmlInit()
+            except nvml.NVMLError as error:
+                if getattr(error, "value", None) in (_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED):
+                    raise NoData(f"NVML: {error}") from error
+                raise TransientError(f"NVML does not start: {error}") from error
+            self._nvml = nvml
+            self._environment.nvml_answers = True
+        return self._nvml
+
+    def _find(self, nvml: Any, now_s: float) -> None:
+        known = {device.index: device for device in self._devices}
+        devices: list[NvmlDevice] = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            if index in known and not known[index].lost:
+                devices.append(known[index])
+                continue
+            try:
+                devices.append(NvmlDevice(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index), self._monotonic_s))
+            except (DeviceLost, nvml.NVMLError):
+                # A device that does not even open keeps its old entry, so that its loss stays visible.
+                if index in known:
+                    devices.append(known[index])
+        self._devices, self._found_at = devices, now_s
+        facts: dict[tuple[int | None, str], str] = {}
+        driver = words(nvml.nvmlSystemGetDriverVersion())
+        if driver:
+            facts[None, "driver.nvidia"] = driver
+        for device in devices:
+            try:
+                facts.update(device.facts())
+            except DeviceLost:
+                continue
+        self._environment.facts.offer(self.name, facts)
+
+    def _read(self, nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
+        try:
+            yield Row("device_samples", device.read(now_ms))
+            yield from mig_rows(nvml, device, now_ms)
+            device.lost = ""
+        except DeviceLost as lost:
+            yield Row("device_samples", {**device.identity, "ts": now_ms, "quality": "partial"})
+            if not device.lost:
+                yield _lost_event(device, now_ms, str(lost))
+            device.lost = str(lost)
+
+
+def _lost_event(device: NvmlDevice, now_ms: int, why: str) -> Row:
+    return Row(
+        "events",
+        {
+            "ts": now_ms,
+            "device": device.index,
+            "source": "agent",
+            "code": "nvml:lost",
+            "severity": "critical",
+            "message": f"device {device.index}: {why}",
+            "attrs": {"uuid": str(device.identity.get("uuid") or "")},
+        },
+    )
+
+
+def mig_rows(nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
+    """Yield one row a MIG child: its memory; what NVML measures only for the whole device is NULL."""
+    ask = device.questions.ask
+    mode = ask("MigMode", device.handle)
+    if not mode or not mode[0]:
+        return
+    for number in range(ask("MaxMigDeviceCount", device.handle) or 0):
+        try:
+            child = nvml.nvmlDeviceGetMigDeviceHandleByIndex(device.handle, number)
+        except nvml.NVMLError:
+            # Slots of the MIG table that hold no instance answer "not found".
+            continue
+        values: dict[str, Value] = {
+            "ts": now_ms,
+            "device": device.index,
+            "parent_device": device.index,
+            "mig_id": number,
+            "vendor": "nvidia",
+            "model": words(ask("Name", child)),
+            "uuid": words(ask("UUID", child)),
+        }
+        memory = ask("MemoryInfo", child)
+        if memory is not None:
+            values["mem_used_bytes"], values["mem_total_bytes"] = memory.used, memory.total
+        yield Row("device_samples", values)
+
+
+def link_rows(nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
+    """Yield the NVLink rows of one device: state of each link, and its counters while it is active."""
+    if device.lost:
+        return
+    for link in range(_MAX_LINKS):
+        try:
+            active = nvml.nvmlDeviceGetNvLinkState(device.handle, link)
+        except nvml.NVMLError:
+            # Links are numbered without gaps: the first one refused is past the last.
+            return
+        base: dict[str, Value] = {"ts": now_ms, "device": device.index, "chip": "nvlink", "label": str(link)}
+        yield Row(
+            "sensor_samples",
+            {**base, "quantity": "state", "unit": "", "value": 1.0 if active else 0.0,
+             "status": "ok" if active else "absent"},
+        )  # fmt: skip
+        if active:
+            answers = nvml.nvmlDeviceGetFieldValues(device.handle, [(field, link) for field, *_ in _LINK_FIELDS])
+            for (_, quantity, unit, factor), answer in zip(_LINK_FIELDS, answers, strict=False):
+                if answer.nvmlReturn == 0 and 0 <= answer.valueType < len(_FIELD_TYPES):
+                    count = int(getattr(answer.value, _FIELD_TYPES[answer.valueType])) * factor
+                    yield Row("sensor_samples", {**base, "quantity": quantity, "unit": unit, "counter": count})
