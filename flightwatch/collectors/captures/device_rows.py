@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from flightwatch.collectors.captures.base import make_row
-from flightwatch.collectors.captures.quantities import ABSENT, MALFORMED, OVERFLOW, quantity, yes_no
+from flightwatch.collectors.captures.quantities import (
+    ABSENT,
+    MALFORMED,
+    NOT_SUPPORTED,
+    OVERFLOW,
+    quantity,
+    reason_for,
+    text_or_none,
+    yes_no,
+)
 from flightwatch.core.catalogue import TABLES
 from flightwatch.core.protocols import CaptureContext, Note, Row, Value
 
@@ -77,21 +86,25 @@ class Device:
         """Return what has been read for a column so far, None when nothing."""
         return self._values.get(column)
 
-    def set(self, column: str, text: str | None, default_unit: str = "") -> None:
-        """Read a cell into a column in the column's unit; a missing cell is noted as absent."""
+    def set(self, column: str, text: str | None, default_unit: str = "", *, bare: bool = True) -> None:
+        """Read a cell into a column in the column's unit; a missing cell is noted as absent.
+
+        `default_unit` and `bare` are those of `quantities.quantity`.
+        """
         if text is None:
             self.unknown(column, ABSENT)
             return
         definition = _COLUMNS[column]
         if definition.type in ("word", "text"):
-            self.put(column, text.strip())
+            name = text_or_none(text)
+            self.put(column, name) if name else self.unknown(column, reason_for(text) or NOT_SUPPORTED)
             return
         if definition.type == "bool":
             flag, reason = yes_no(text)
             self.put(column, flag) if flag is not None else self.unknown(column, reason or MALFORMED)
             return
         unit = "ratio" if definition.unit == "ratio" else _UNIT_OF.get(definition.unit, "count")
-        read = quantity(text, unit, default_unit)
+        read = quantity(text, unit, default_unit, bare=bare)
         if read.value is None:
             self.unknown(column, read.reason or MALFORMED)
         else:
@@ -234,8 +247,10 @@ def extra_name(source: str, name: str) -> str:
     return f"{source}.{_EXTRA_NAME.sub('_', name.lower()).strip('_')}"
 
 
-_TIME_FORMATS = ("%a %b %d %H:%M:%S %Y", "%Y/%m/%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y/%m/%d %H:%M:%S",
-                 "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S.%f", "%a %b %d %H:%M:%S.%f %Y")  # fmt: skip
+_TIME_FORMATS = (
+    "%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S.%f %Y", "%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S",
+    "%Y-%m-%d %H:%M:%S.%f", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S",
+)  # fmt: skip
 _TIME_IN_TEXT = re.compile(
     r"((?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\s+[A-Z][a-z]{2}\s+\d{1,2}\s+\d{2}:\d{2}:\d{2}(?:\.\d+)?\s+\d{4}"
     r"|\d{4}[-/]\d{2}[-/]\d{2}[ T]\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?)",

@@ -83,7 +83,7 @@ def reason_for(text: str) -> str | None:
     return None
 
 
-def quantity(text: str, unit: str, default_unit: str = "") -> Quantity:
+def quantity(text: str, unit: str, default_unit: str = "", *, bare: bool = True) -> Quantity:
     """Read a cell as a number in `unit`.
 
     Parameters
@@ -91,6 +91,8 @@ def quantity(text: str, unit: str, default_unit: str = "") -> Quantity:
     text: the cell, for example "627.40 W", "(500Mhz)", "[N/A]".
     unit: unit of the result: C, W, mV, MHz, %, ratio, bytes, us, J or count.
     default_unit: unit of a bare number (from the header or the documentation), "" for `unit` itself.
+    bare: whether a number without a unit is accepted. A tool that always prints units and here did not was
+        cut off in the middle of the cell. Counts never need one.
     """
     reason = reason_for(text)
     if reason is not None:
@@ -102,6 +104,8 @@ def quantity(text: str, unit: str, default_unit: str = "") -> Quantity:
     if match is None:
         return Quantity(None, MALFORMED)
     printed_unit = (match[2] or default_unit).lower()
+    if not bare and not printed_unit and unit != "count":
+        return Quantity(None, MALFORMED)
     factor = _FACTORS[unit].get(printed_unit)
     if factor is None:
         return Quantity(None, UNKNOWN_UNIT)
@@ -127,4 +131,5 @@ def text_or_none(text: str | None) -> str | None:
     if text is None:
         return None
     stripped = text.strip()
-    return None if reason_for(stripped) in (NOT_SUPPORTED, DEPRECATED) or stripped.lower() == "unknown error" else stripped
+    unknown = reason_for(stripped) in (NOT_SUPPORTED, DEPRECATED) or stripped.lower().strip("[]") == "unknown error"
+    return None if unknown else stripped
