@@ -7,9 +7,10 @@ bus (SQLite `synchronous=FULL`, Kafka `acks=all`). Both backends pass `tests/con
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Callable, Iterable, Mapping, Protocol, Sequence
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, order=True)

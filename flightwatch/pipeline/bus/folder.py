@@ -11,11 +11,16 @@ from flightwatch.core.errors import ConfigError
 
 #: File systems on which SQLite's shared memory and locks do not hold between machines.
 NETWORK_FILE_SYSTEMS = frozenset(
-    "9p acfs afs beegfs ceph cifs coda davfs gfs2 glusterfs gpfs lustre ncpfs nfs nfs4 ocfs2 orangefs panfs pvfs2 "
-    "smb2 smb3 smbfs wekafs".split()
+    (
+        *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "gfs2", "glusterfs", "gpfs", "lustre"),
+        *("ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs", "wekafs"),
+    )
 )
 _FUSE_NETWORK = frozenset(
-    "ceph ceph-fuse glusterfs goofys gcsfuse juicefs moosefs mfs rclone s3fs seaweedfs sshfs curlftpfs".split()
+    (
+        *("ceph", "ceph-fuse", "glusterfs", "goofys", "gcsfuse", "juicefs", "moosefs", "mfs", "rclone"),
+        *("s3fs", "seaweedfs", "sshfs", "curlftpfs"),
+    )
 )
 MOUNTS = Path("/proc/self/mounts")
 

@@ -207,8 +207,8 @@ class Segment:
 
     def newest_ms(self, partition: int | None = None) -> int | None:
         """Return the time of the newest message, None in an empty segment."""
-        where = "" if partition is None else f" WHERE number = {int(partition)}"
-        newest: int | None = self._run("SELECT max(newest_ms) FROM partitions" + where)[0][0]
+        statement = "SELECT max(newest_ms) FROM partitions WHERE ?1 IS NULL OR number = ?1"
+        newest: int | None = self._run(statement, (partition,))[0][0]
         return newest
 
     def size_bytes(self) -> int:

@@ -7,6 +7,7 @@ trimming delete whole files, so they give disk back at once. The agent's spool i
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import secrets
@@ -104,13 +105,14 @@ class SegmentedLog:
                 with contextlib.suppress(TransientError, Damaged):
                     segment.rollback()
 
-    def roll_if_older(self, limit_ms: int) -> None:
-        """Seal the newest file when all of its messages were stored before `limit_ms`."""
+    def seal(self, stored_before_ms: int | None = None) -> None:
+        """Start a new file, unless the newest one is empty or holds a message stored at `stored_before_ms` or later."""
         segment, number = self._writable()
         try:
             segment.begin()
             newest = segment.newest_ms()
-            if newest is not None and newest < limit_ms and not self.path(number + 1).exists():
+            old = newest is not None and (stored_before_ms is None or newest < stored_before_ms)
+            if old and not self.path(number + 1).exists():
                 self._roll(segment, number)
         finally:
             segment.rollback()
@@ -152,7 +154,7 @@ class SegmentedLog:
         damaged = False
         for index, number in enumerate(numbers):
             following = numbers[index + 1] if index + 1 < len(numbers) else None
-            end = self._start_of(following, partition) if following is not None else None
+            end = self.start_of(following, partition) if following is not None else None
             if end is not None and offset >= end:
                 continue
             records, lost = self._read_one(number, partition, offset, max_bytes)
@@ -179,14 +181,15 @@ class SegmentedLog:
             logger.error("%s: %d messages of partition %d are damaged and skipped", segment.path, lost, partition)
         return records, lost > 0 or bool(records and records[0].offset > max(offset, segment.bases[partition]))
 
-    def _start_of(self, number: int, partition: int) -> int | None:
+    def start_of(self, number: int, partition: int) -> int | None:
+        """Return the first offset of a file, None when the file cannot be read."""
         bases = self._base(number)
         return bases[partition] if bases else None
 
     def begin_offset(self, partition: int) -> int:
         """Return the oldest offset still kept."""
         for number in self.numbers():
-            start = self._start_of(number, partition)
+            start = self.start_of(number, partition)
             if start is not None:
                 return start
         raise TransientError(f"{self.folder}: no file of this log can be read")
@@ -227,7 +230,7 @@ class SegmentedLog:
     def apply_retention(self, now_ms: int, retention_ms: int | None, retention_bytes: int | None) -> int:
         """Delete sealed files that are too old or too much; return how many."""
         if retention_ms is not None:
-            self.roll_if_older(now_ms - retention_ms)
+            self.seal(now_ms - retention_ms)
         dropped = 0
         numbers = self.numbers()
         while len(numbers) > 1:
@@ -254,8 +257,8 @@ class SegmentedLog:
     def trim(self, partition: int, offset: int) -> None:
         """Delete sealed files that hold only messages before `offset` (for logs of one partition)."""
         numbers = self.numbers()
-        for number, following in zip(numbers, numbers[1:], strict=False):
-            end = self._start_of(following, partition)
+        for number, following in itertools.pairwise(numbers):
+            end = self.start_of(following, partition)
             if end is None or end > offset:
                 break
             self.drop(number)
