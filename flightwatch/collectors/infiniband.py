@@ -31,7 +31,7 @@ COUNTERS = {
     "port_xmit_discards": ("xmit_discards_total", 1),
     "port_xmit_wait": ("xmit_wait_total", 1),
 }
-#: File below ports/N/counters_ext (64-bit twins of old drivers) to the file it replaces when that is absent or full.
+#: File below ports/N/counters_ext (64-bit twins of old drivers) to the 32-bit file it replaces when that is full.
 EXTENDED = {
     "port_rcv_data_64": "port_rcv_data",
     "port_xmit_data_64": "port_xmit_data",
@@ -135,9 +135,9 @@ class Port:
             elif values.setdefault(column, None) is None and notes is not None:
                 notes.append(Note("info", path, f"{column} is unknown: {_reason(content)}"))
         for path, column, factor in self.extended:
-            if values.get(column) is None or values[column] in SATURATED_COUNTERS:
+            if values.get(column) == SATURATED_COUNTERS[0]:
                 value = _counter(tree.read(path), factor)
-                values[column] = value if value is not None else values.get(column)
+                values[column] = value if value is not None else SATURATED_COUNTERS[0]
         extra: dict[str, int] = {}
         for path, name in self.extra:
             value = _counter(tree.read(path), 1)

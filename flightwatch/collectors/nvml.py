@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flightwatch.collectors.environment import Environment
-from flightwatch.collectors.nvml_device import DeviceLost, NvmlDevice, words
+from flightwatch.collectors.nvml_device import DeviceLost, NvmlDevice, field_value, words
 from flightwatch.core.errors import NoData, TransientError
 from flightwatch.core.protocols import Row, Value
 
@@ -19,14 +19,10 @@ from flightwatch.core.protocols import Row, Value
 REFRESH_SECONDS = 60.0
 _LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED = 12, 9
 _MAX_LINKS = 36
-#: Per-link fields of NVML: id, quantity, unit, factor.
-_LINK_FIELDS = (
-    (138, "tx_bytes", "bytes", 1024),
-    (139, "rx_bytes", "bytes", 1024),
-    (38, "crc_errors", "errors", 1),
-    (52, "replays", "replays", 1),
-)
-_FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+#: Throughput fields of NVML (KiB, scope = link): id, quantity.
+_LINK_BYTES = ((138, "tx_bytes"), (139, "rx_bytes"))
+#: Error counters of NVML per link: number, quantity, unit.
+_LINK_ERRORS = ((2, "crc_errors", "errors"), (0, "replays", "replays"))
 
 
 def load_nvml() -> Any:
@@ -83,15 +79,18 @@ class NvmlCollector:
         try:
             if now_s - self._found_at >= REFRESH_SECONDS:
                 self._find(nvml, now_s)
-            rows = [row for device in self._devices for row in self._read(nvml, device, now_ms)]
-            if now_s - self._links_at >= self._link_interval_s:
-                self._links_at = now_s
-                rows.extend(row for device in self._devices for row in link_rows(nvml, device, now_ms))
         except nvml.NVMLError as error:
             self.close()
             raise TransientError(f"NVML: {error}") from error
         if not self._devices:
             raise NoData("NVML finds no device")
+        rows = [row for device in self._devices for row in self._read(nvml, device, now_ms)]
+        if all(device.lost for device in self._devices):
+            # One sick device is its own fault; all of them at once is the driver's: start again.
+            self._found_at = float("-inf")
+        if now_s - self._links_at >= self._link_interval_s:
+            self._links_at = now_s
+            rows.extend(row for device in self._devices for row in link_rows(nvml, device, now_ms))
         return rows
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ class NvmlCollector:
         for device in devices:
             try:
                 facts.update(device.facts())
-            except DeviceLost:
+            except (DeviceLost, nvml.NVMLError):
                 continue
         self._environment.facts.offer(self.name, facts)
 
@@ -149,23 +148,24 @@ class NvmlCollector:
             yield Row("device_samples", device.read(now_ms))
             yield from mig_rows(nvml, device, now_ms)
             device.lost = ""
-        except DeviceLost as lost:
+        except (DeviceLost, nvml.NVMLError) as error:
             yield Row("device_samples", {**device.identity, "ts": now_ms, "quality": "partial"})
             if not device.lost:
-                yield _lost_event(device, now_ms, str(lost))
-            device.lost = str(lost)
+                yield _lost_event(device, now_ms, error)
+            device.lost = str(error)
 
 
-def _lost_event(device: NvmlDevice, now_ms: int, why: str) -> Row:
+def _lost_event(device: NvmlDevice, now_ms: int, error: Exception) -> Row:
+    gone = isinstance(error, DeviceLost)
     return Row(
         "events",
         {
             "ts": now_ms,
             "device": device.index,
             "source": "agent",
-            "code": "nvml:lost",
-            "severity": "critical",
-            "message": f"device {device.index}: {why}",
+            "code": "nvml:lost" if gone else "nvml:error",
+            "severity": "critical" if gone else "error",
+            "message": f"device {device.index}: {error}",
             "attrs": {"uuid": str(device.identity.get("uuid") or "")},
         },
     )
@@ -215,8 +215,19 @@ def link_rows(nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
              "status": "ok" if active else "absent"},
         )  # fmt: skip
         if active:
-            answers = nvml.nvmlDeviceGetFieldValues(device.handle, [(field, link) for field, *_ in _LINK_FIELDS])
-            for (_, quantity, unit, factor), answer in zip(_LINK_FIELDS, answers, strict=False):
-                if answer.nvmlReturn == 0 and 0 <= answer.valueType < len(_FIELD_TYPES):
-                    count = int(getattr(answer.value, _FIELD_TYPES[answer.valueType])) * factor
-                    yield Row("sensor_samples", {**base, "quantity": quantity, "unit": unit, "counter": count})
+            for quantity, unit, count in _link_counters(nvml, device.handle, link):
+                yield Row("sensor_samples", {**base, "quantity": quantity, "unit": unit, "counter": count})
+
+
+def _link_counters(nvml: Any, handle: Any, link: int) -> Iterator[tuple[str, str, int]]:
+    try:
+        answers = nvml.nvmlDeviceGetFieldValues(handle, [(field, link) for field, _ in _LINK_BYTES])
+        for (_, quantity), answer in zip(_LINK_BYTES, answers, strict=False):
+            value = field_value(answer)
+            if value is not None:
+                yield quantity, "bytes", int(value) * 1024
+        for number, quantity, unit in _LINK_ERRORS:
+            yield quantity, unit, nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number)
+    except nvml.NVMLError:
+        # Newer generations count links elsewhere: what was answered so far is all there is.
+        return

@@ -173,16 +173,15 @@ class NvmlDevice:
         if answers is None:
             return {}
         found: dict[str, int | float] = {}
-        refused = False
+        refused: set[str] = set()
         for (_, _, name), answer in zip(self._wanted, answers, strict=False):
-            if answer.nvmlReturn == 0:
-                kind = answer.valueType
-                if 0 <= kind < len(_FIELD_TYPES):
-                    found[name] = getattr(answer.value, _FIELD_TYPES[kind])
+            value = field_value(answer)
+            if value is not None:
+                found[name] = value
             elif answer.nvmlReturn in _UNSUPPORTED:
-                refused = True
+                refused.add(name)
         if refused:
-            self._choose(tuple(wanted for wanted in self._wanted if wanted[2] in found), now_s)
+            self._choose(tuple(wanted for wanted in self._wanted if wanted[2] not in refused), now_s)
         return found
 
     def _choose(self, wanted: tuple[tuple[int, int, str], ...], now_s: float) -> None:
@@ -204,6 +203,14 @@ class NvmlDevice:
             "persistence_mode": None if persistence is None else ("enabled" if persistence else "disabled"),
         }
         return {(self.index, name): value for name, value in found.items() if value}
+
+
+def field_value(answer: Any) -> int | float | None:
+    """Return the number in one answer of `nvmlDeviceGetFieldValues`, None when it holds none."""
+    if answer.nvmlReturn != 0 or not 0 <= answer.valueType < len(_FIELD_TYPES):
+        return None
+    value: int | float = getattr(answer.value, _FIELD_TYPES[answer.valueType])
+    return value
 
 
 def words(answer: Any) -> str | None:
