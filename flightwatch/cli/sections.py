@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
 
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.collectors.settings import AgentSettings
 from flightwatch.core.settings import Loaded, load
+from flightwatch.pipeline.bus.settings import BusSettings
+from flightwatch.pipeline.spool import SpoolSettings
 
 #: Sections an agent reads; importing these modules must stay light.
-AGENT_SECTIONS: dict[str, type[Any]] = {"flightwatch": CommonSettings}
+AGENT_SECTIONS: dict[str, type[Any]] = {
+    "flightwatch": CommonSettings,
+    "agent": AgentSettings,
+    "bus": BusSettings,
+    "spool": SpoolSettings,
+}
+#: Sections that an agent passes over: name to module and class, imported only by the processes that read them.
+SERVER_SECTIONS: dict[str, str] = {
+    "store": "flightwatch.pipeline.store.settings:StoreSettings",
+}
 
 
 def all_sections() -> dict[str, type[Any]]:
     """Return every section; imports the parts that own them."""
-    from flightwatch.pipeline.store.settings import StoreSettings
-
-    return dict(AGENT_SECTIONS) | {"store": StoreSettings}
+    sections = dict(AGENT_SECTIONS)
+    for name, target in SERVER_SECTIONS.items():
+        module, _, class_name = target.partition(":")
+        sections[name] = getattr(importlib.import_module(module), class_name)
+    return sections
 
 
 def config_file(given: str | None) -> Path | None:
@@ -31,3 +46,8 @@ def config_file(given: str | None) -> Path | None:
 def load_settings(given: str | None) -> Loaded:
     """Read every section from the chosen file and the environment."""
     return load(all_sections(), config_file(given))
+
+
+def load_agent_settings(given: str | None) -> Loaded:
+    """Read the sections of an agent; those of other processes may stand in the same file."""
+    return load(AGENT_SECTIONS, config_file(given), elsewhere=SERVER_SECTIONS)

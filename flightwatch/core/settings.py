@@ -16,7 +16,7 @@ import os
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -65,13 +65,19 @@ class Loaded:
         raise KeyError(kind.__name__)
 
 
-def load(kinds: Mapping[str, type[Any]], file: Path | None, environment: Mapping[str, str] | None = None) -> Loaded:
+def load(
+    kinds: Mapping[str, type[Any]],
+    file: Path | None,
+    environment: Mapping[str, str] | None = None,
+    elsewhere: Collection[str] = (),
+) -> Loaded:
     """Read all sections.
 
     Parameters
     ----------
     kinds: section name to settings dataclass.
     file: TOML file, or None for defaults and environment alone.
+    elsewhere: names of sections that other processes read from the same file; they are passed over.
 
     Raises
     ------
@@ -81,6 +87,8 @@ def load(kinds: Mapping[str, type[Any]], file: Path | None, environment: Mapping
     document = _read(file)
     where = str(file) if file else ""
     for name, value in document.items():
+        if name in elsewhere:
+            continue
         if name not in kinds:
             raise ConfigError(f"{where}: unknown section [{name}]; known: {', '.join(sorted(kinds))}")
         if not isinstance(value, dict):
