@@ -1,0 +1,203 @@
+"""Flight-recorder dumps of torch's process groups (pickle or JSON), reduced to what a verdict needs.
+
+One file is one rank. The rank stands in the file name, not in the dump (`_dump_9`, `nccl_trace_rank_9`,
+`rank9.json`). Facts that shape the code: on gloo `state` stays "scheduled", so `retired` decides;
+`pg_config` ranks can be a string; send and receive name group-local ranks ("send 0->3").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from flightwatch.collectors.captures.pickle_scan import load_plain
+from flightwatch.core.errors import BadRecord
+from flightwatch.core.hang_evidence import CollectiveRecord, RankDump
+from flightwatch.core.vocabulary import process_group_name
+
+#: Unfinished records kept per rank: the oldest decide.
+PENDING_LIMIT = 64
+_RANK_IN_NAME = re.compile(
+    r"(?:rank|dump|trace)[_\-.]?(\d{1,7})(?!\d)|(?<![0-9a-z])(\d{1,7})(?=\.(?:json|pkl|pickle)$|$)", re.I
+)
+_P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
+_KEYS = (b"entries", b"pg_config", b"collective_seq_id", b"nccl_version")
+
+
+def recognise(head: bytes) -> bool:
+    """Say whether a file's first 64 KiB look like a dump, pickled or as JSON."""
+    start = head.lstrip()[:1]
+    if not (head[:1] == b"\x80" or start == b"{"):
+        return False
+    return sum(key in head for key in _KEYS) >= 2 or (b"entries" in head and b"pg_" in head)
+
+
+def rank_of_name(name: str) -> int | None:
+    """Return the rank in a dump's file name; None when there is none."""
+    base = name.rsplit("/", 1)[-1]
+    found = list(_RANK_IN_NAME.finditer(base))
+    return int(found[-1].group(1) or found[-1].group(2)) if found else None
+
+
+def parse_dump(data: bytes, rank: int) -> RankDump:
+    """Read one dump.
+
+    Parameters
+    ----------
+    data: the whole file.
+    rank: the rank that wrote it.
+
+    Raises
+    ------
+    BadRecord: it is not a dump, or damaged; the caller keeps the rank as "unreadable".
+    """
+    document = load_plain(data) if data[:1] == b"\x80" else _json(data)
+    if not isinstance(document, dict) or not isinstance(document.get("entries", []), list):
+        raise BadRecord("not a flight-recorder dump: no list of entries")
+    groups = _Groups(document.get("pg_config"), rank)
+    dump = RankDump(rank, "ok" if document.get("entries") else "empty")
+    dump.members = groups.members
+    ids: dict[str, str] = {}
+    for entry in document.get("entries") or ():
+        if isinstance(entry, dict):
+            _add(dump, groups, entry, ids)
+    _add_status(dump, document.get("pg_status"), ids)
+    del dump.pending[PENDING_LIMIT:]  # a dump lists its entries oldest first
+    return dump
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise BadRecord("the JSON is nested too deeply") from error
+    except ValueError as error:
+        raise BadRecord(f"not valid JSON: {error}") from error
+
+
+class _Groups:
+    """Names and members of the groups of one dump."""
+
+    def __init__(self, config: Any, rank: int) -> None:
+        self.members: dict[str, tuple[int, ...]] = {}
+        self._by_id: dict[str, str] = {}
+        self._rank = rank
+        for key, group in config.items() if isinstance(config, dict) else ():
+            if isinstance(group, dict):
+                ranks, desc = _ranks(group.get("ranks")), _word(group.get("desc")) or "undefined"
+                name = _group_name(desc, ranks) if ranks else f"{desc}:{key}"
+                if name in self.members:  # two groups of the same ranks count apart; every rank lists them in one order
+                    name = f"{name}#{sum(other.split('#')[0] == name for other in self.members) + 1}"
+                if ranks:
+                    self.members[name] = ranks
+                self._by_id[_word(group.get("name", key))] = name
+
+    def name(self, group: Any) -> str:
+        """Return the name of the group an entry belongs to; entries carry (id, description)."""
+        parts = [_word(part) for part in group[:2]] if isinstance(group, (list, tuple)) and group else [_word(group)]
+        known = self._by_id.get(parts[0])
+        return known if known is not None else f"{parts[-1]}:{parts[0]}"
+
+    def global_rank(self, group: str, local: int) -> int | None:
+        """Translate a group-local rank."""
+        members = self.members.get(group)
+        if members is None:
+            return None
+        return members[local] if local < len(members) else None
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    if isinstance(value, str):
+        return _ranks_of_text(value)
+    if isinstance(value, (list, tuple)):
+        return tuple(sorted(int(rank) for rank in value if isinstance(rank, int)))
+    return ()
+
+
+@lru_cache(maxsize=4096)
+def _ranks_of_text(text: str) -> tuple[int, ...]:
+    return tuple(sorted(int(word) for word in re.findall(r"\d{1,9}", text)))
+
+
+@lru_cache(maxsize=65536)
+def _group_name(desc: str, ranks: tuple[int, ...]) -> str:
+    return process_group_name(desc, ranks)
+
+
+def _add(dump: RankDump, groups: _Groups, entry: Mapping[str, Any], ids: dict[str, str]) -> None:
+    group = groups.name(entry.get("process_group", entry.get("pg_id", "?")))
+    if "pg_id" in entry:
+        ids[_word(entry["pg_id"])] = group
+    op = (_word(entry.get("profiling_name")) or "unknown").split(":", 1)[-1]
+    p2p = bool(entry.get("is_p2p")) or op.startswith(("send ", "recv "))
+    seq = _whole(entry.get("p2p_seq_id" if p2p else "collective_seq_id", entry.get("seq_id")))
+    if seq is None:
+        return
+    done = entry.get("retired") is True or entry.get("state") == "completed"
+    if not p2p:
+        dump.reached[group] = max(seq, dump.reached.get(group, seq))
+        if done:
+            dump.completed[group] = max(seq, dump.completed.get(group, seq))
+    if not done:
+        dump.pending.append(_record(groups, entry, group, seq, op, p2p))
+
+
+def _record(groups: _Groups, entry: Mapping[str, Any], group: str, seq: int, op: str, p2p: bool) -> CollectiveRecord:
+    peer = None
+    match = _P2P.match(op)
+    if match:
+        op, peer = match.group(1), groups.global_rank(group, int(match.group(3)))
+    frames = entry.get("frames")
+    return CollectiveRecord(
+        group=group,
+        seq=seq,
+        op=op,
+        is_p2p=p2p,
+        peer=peer,
+        shape=f"{_sizes(entry.get('input_sizes'))} {_sizes(entry.get('input_dtypes'))}",
+        started=entry.get("state") == "started",
+        created_ns=_whole(entry.get("time_created_ns")),
+        frame=_frame(frames[0]) if isinstance(frames, list) and frames and isinstance(frames[0], dict) else "",
+    )
+
+
+def _frame(frame: Mapping[str, Any]) -> str:
+    return f"{_word(frame.get('name'))} ({_word(frame.get('filename'))}:{_word(frame.get('line'))})"[:300]
+
+
+def _word(value: Any) -> str:
+    """Render a string or number; anything else could be a tree of 2**60 shared leaves and is never rendered."""
+    return str(value)[:200] if isinstance(value, (str, int)) else ""
+
+
+def _sizes(value: Any) -> str:
+    """Render lists of sizes or element types, two levels deep."""
+    if not isinstance(value, (list, tuple)):
+        return _word(value)
+    parts = [
+        "x".join(_word(cell) for cell in part[:16]) if isinstance(part, (list, tuple)) else _word(part)
+        for part in value[:16]
+    ]
+    return ",".join(parts)
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+
+
+def _add_status(dump: RankDump, status: Any, ids: Mapping[str, str]) -> None:
+    """Take the counters of groups whose numeric id an entry has tied to a name."""
+    for key, counters in status.items() if isinstance(status, dict) else ():
+        group = ids.get(str(key))
+        if group is None or not isinstance(counters, dict):
+            continue
+        enqueued = _whole(counters.get("last_enqueued_collective"))
+        completed = _whole(counters.get("last_completed_collective"))
+        # Groups that mix collectives and send/recv count both here; the entries' own numbers rule where they exist.
+        if enqueued is not None and group not in dump.reached:
+            dump.reached[group] = enqueued
+        if completed is not None and group in dump.reached and completed <= dump.reached[group]:
+            dump.completed[group] = max(completed, dump.completed.get(group, 0))

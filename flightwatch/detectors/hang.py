@@ -1,0 +1,279 @@
+"""Who stopped a hung job: a wait-for graph over process groups.
+
+Every rank waits in its oldest unfinished operation for the members of that group that neither hold nor
+finished its sequence number. Roots are the ranks somebody waits for that wait for nobody themselves. A
+rank with no dump or an empty dump counts as behind: it never got there, or could not even write.
+Graph of (rank, (group, sequence)) rather than rank pairs: linear in group sizes, so 10,000 ranks take
+seconds. Method: per-group sequence comparison as in torch's flight-recorder analysis and NVRx, with
+behind-by-absence added.
+
+Does not detect: a culprit that only a log of equal sequence numbers from some ranks could show (verdict
+"undetermined"), and it never compares clocks of two nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flightwatch.core.hang_evidence import CollectiveRecord, HangEvidence, RankDump
+from flightwatch.detectors.hang_logs import apply_faults, apply_stacks, judge_progress, judge_ras
+from flightwatch.detectors.hang_verdict import HangVerdict, sentence
+
+#: Operations whose members may pass different sizes.
+UNEVEN_OPS = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced", "broadcast", "barrier")
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One operation that some ranks wait in: who waits, and who is behind."""
+
+    group: str
+    seq: int
+    op: str
+    is_p2p: bool
+    waiting: list[int]
+    behind: list[int]
+    created_ns: int | None
+    records: dict[int, CollectiveRecord]
+
+
+def judge(evidence: HangEvidence) -> HangVerdict:
+    """Return the verdict of everything found.
+
+    Flight-recorder dumps decide where they exist; RAS reports, watchdog lines and stacks decide otherwise,
+    in that order, and refine the verdict of the dumps.
+    """
+    verdict = HangVerdict()
+    if evidence.dumps:
+        _judge_dumps(evidence, verdict)
+    elif evidence.ras:
+        judge_ras(evidence, verdict)
+    elif evidence.progress:
+        judge_progress(evidence, verdict)
+    apply_faults(evidence, verdict)
+    apply_stacks(evidence, verdict)
+    verdict.root_ranks.sort()
+    verdict.waiting.sort()
+    verdict.sentence = sentence(verdict)
+    return verdict
+
+
+def _judge_dumps(evidence: HangEvidence, verdict: HangVerdict) -> None:
+    dumps = evidence.dumps
+    members = _members(dumps)
+    world = _world(evidence, members)
+    verdict.no_log = sorted(rank for rank in world if rank not in dumps or dumps[rank].status != "ok")
+    waits = _waits(dumps, members)
+    if not waits:
+        absent = [rank for rank in verdict.no_log if rank not in dumps]
+        verdict.verdict, verdict.confidence = ("undetermined", 0.3) if absent else ("not_hung", 0.7)
+        return
+    if _mismatch(waits, verdict):
+        return
+    roots = _roots(waits, dumps)
+    if roots:
+        _name_roots(verdict, waits, roots, dumps)
+        return
+    _all_joined(verdict, waits, dumps)
+
+
+def _members(dumps: Mapping[int, RankDump]) -> dict[str, tuple[int, ...]]:
+    """Return members per group: as configured, else the ranks whose dumps mention the group."""
+    configured: dict[str, tuple[int, ...]] = {}
+    mentioned: dict[str, set[int]] = defaultdict(set)
+    for rank, dump in dumps.items():
+        configured.update(dump.members)
+        for group in dump.reached:
+            mentioned[group].add(rank)
+        for record in dump.pending:
+            mentioned[record.group].add(rank)
+    return {group: tuple(sorted(ranks)) for group, ranks in mentioned.items() if group not in configured} | configured
+
+
+def _world(evidence: HangEvidence, members: Mapping[str, Sequence[int]]) -> set[int]:
+    world = set(evidence.dumps)
+    for ranks in members.values():
+        world.update(ranks)
+    if evidence.world_size:
+        world.update(range(evidence.world_size))
+    return world
+
+
+def _waits(dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) -> list[_Wait]:
+    waits: dict[tuple[str, int, str, int | None], _Wait] = {}
+    for rank, dump in dumps.items():
+        if not dump.pending:
+            continue
+        record = dump.pending[0]
+        key = (record.group, record.seq, record.op if record.is_p2p else "", rank if record.is_p2p else None)
+        wait = waits.get(key)
+        if wait is None:
+            wait = _Wait(record.group, record.seq, record.op, record.is_p2p, [], [], record.created_ns, {})
+            waits[key] = wait
+        wait.waiting.append(rank)
+        wait.records[rank] = record
+        if record.created_ns is not None and (wait.created_ns is None or record.created_ns < wait.created_ns):
+            wait.created_ns = record.created_ns
+    for wait in waits.values():
+        wait.behind = _behind(wait, dumps, members)
+    return list(waits.values())
+
+
+def _behind(wait: _Wait, dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) -> list[int]:
+    if wait.is_p2p:
+        rank = wait.waiting[0]
+        peer = wait.records[rank].peer
+        return [peer] if peer is not None and not _holds_mirror(dumps.get(peer), wait, rank) else []
+    late = []
+    for rank in members.get(wait.group, ()):
+        dump = dumps.get(rank)
+        if dump is None or dump.reached.get(wait.group, -1) < wait.seq:
+            late.append(rank)
+    return late
+
+
+def _holds_mirror(dump: RankDump | None, wait: _Wait, rank: int) -> bool:
+    """Say whether the other side of a send or receive has posted its part."""
+    if dump is None:
+        return False
+    mirror = "recv" if wait.op == "send" else "send"
+    return any(record.op == mirror and record.peer == rank for record in dump.pending)
+
+
+def _roots(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> dict[int, list[_Wait]]:
+    """Return ranks somebody waits for that wait for nobody, with the waits that name them."""
+    named: dict[int, list[_Wait]] = defaultdict(list)
+    blocked: set[int] = set()
+    for wait in waits:
+        for rank in wait.behind:
+            named[rank].append(wait)
+        if wait.behind:
+            blocked.update(wait.waiting)
+    roots = {rank: found for rank, found in named.items() if rank not in blocked}
+    # A lost dump cannot show that its send or receive was posted: such a rank is a root only if nobody else is.
+    sure = {rank: found for rank, found in roots.items() if rank in dumps or any(not wait.is_p2p for wait in found)}
+    return sure or roots
+
+
+def _name_roots(
+    verdict: HangVerdict, waits: Sequence[_Wait], roots: Mapping[int, list[_Wait]], dumps: Mapping[int, RankDump]
+) -> None:
+    by_wait: Counter[int] = Counter(id(wait) for found in roots.values() for wait in found)
+    candidates = {id(wait): wait for found in roots.values() for wait in found}
+    main = max(
+        candidates.values(), key=lambda wait: (by_wait[id(wait)] > 0, len(wait.waiting), -(wait.created_ns or 0))
+    )
+    verdict.verdict = "missing_rank"
+    verdict.root_ranks = sorted(roots)
+    _describe(verdict, main, waits)
+    seen = sum(1 for rank in roots if rank in dumps)
+    verdict.confidence = 0.95 if seen == len(roots) else (0.8 if len(roots) <= len(dumps) else 0.5)
+    for rank in sorted(roots):
+        verdict.suspect(rank, verdict.confidence, _why_root(rank, roots[rank], dumps))
+    for rank in _self_stuck(waits, dumps):
+        verdict.suspect(rank, 0.5, "its own operation is unfinished although every other member has moved on")
+    for rank in _behind_an_absent_rank(waits, dumps):
+        verdict.suspect(rank, 0.4, "is waited for, and itself waits only for ranks that left no dump")
+    root_dump = dumps.get(verdict.root_ranks[0])
+    if root_dump and root_dump.pending and root_dump.pending[0].frame:
+        verdict.stack = root_dump.pending[0].frame
+
+
+def _why_root(rank: int, waits: Sequence[_Wait], dumps: Mapping[int, RankDump]) -> str:
+    waiting = sum(len(wait.waiting) for wait in waits)
+    main = max(waits, key=lambda wait: (len(wait.waiting), not wait.is_p2p))
+    dump = dumps.get(rank)
+    if dump is None:
+        state = "left no dump"
+    elif dump.status == "ok":
+        state = f"reached only {dump.reached.get(main.group, 'nothing')} there"
+    else:
+        state = "left an empty dump" if dump.status == "empty" else "left an unreadable dump"
+    return f"{waiting} rank{'s wait' if waiting != 1 else ' waits'} for it in {main.op} {main.seq}; it {state}"
+
+
+def _behind_an_absent_rank(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> list[int]:
+    """Return ranks that are waited for and whose own wait only names ranks without a dump."""
+    excused = {
+        rank for wait in waits if wait.behind and not any(late in dumps for late in wait.behind) for rank in wait.waiting
+    }
+    return sorted({rank for wait in waits for rank in wait.behind if rank in excused})
+
+
+def _self_stuck(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> list[int]:
+    """Return ranks alone in an operation that all other members finished: their own device does not move."""
+    found = []
+    for wait in waits:
+        if wait.is_p2p or wait.behind or len(wait.waiting) != 1:
+            continue
+        others = [dump for dump in dumps.values() if dump.rank not in wait.waiting and wait.group in dump.reached]
+        if others and all(_finished(dump, wait) for dump in others):
+            found.append(wait.waiting[0])
+    return sorted(found)
+
+
+def _finished(dump: RankDump, wait: _Wait) -> bool:
+    if any(record.group == wait.group and record.seq == wait.seq for record in dump.pending):
+        return False
+    return dump.reached.get(wait.group, -1) >= wait.seq
+
+
+def _mismatch(waits: Sequence[_Wait], verdict: HangVerdict) -> bool:
+    """Judge operations whose members called different things, or passed different sizes, at one number."""
+    for wait in sorted(waits, key=lambda one: -len(one.waiting)):
+        if wait.is_p2p or len(wait.waiting) < 2:
+            continue
+        for kind, value_of in (("op_mismatch", _op_of), ("size_mismatch", _shape_of)):
+            counts = Counter(value_of(record) for record in wait.records.values())
+            if kind == "size_mismatch" and any(word in wait.op for word in UNEVEN_OPS):
+                continue
+            if len(counts) > 1:
+                usual = counts.most_common(1)[0][0]
+                odd = sorted(rank for rank, record in wait.records.items() if value_of(record) != usual)
+                verdict.verdict, verdict.root_ranks, verdict.confidence = kind, odd, 0.9
+                _describe(verdict, wait, waits)
+                for rank in odd:
+                    verdict.suspect(rank, 0.9, f"calls {value_of(wait.records[rank])} where the others call {usual}")
+                return True
+    return False
+
+
+def _op_of(record: CollectiveRecord) -> str:
+    return record.op
+
+
+def _shape_of(record: CollectiveRecord) -> str:
+    return record.shape
+
+
+def _all_joined(verdict: HangVerdict, waits: Sequence[_Wait], dumps: Mapping[int, RankDump]) -> None:
+    """Judge a job in which nobody is behind, or in which ranks wait for each other in a circle."""
+    circle = sorted({rank for wait in waits for rank in wait.behind})
+    main = max(waits, key=lambda wait: (len(wait.waiting), -(wait.created_ns or 0)))
+    _describe(verdict, main, waits)
+    if circle:
+        # Everybody who is waited for waits elsewhere: the groups were entered in different orders.
+        smallest = min((wait for wait in waits if wait.behind), key=lambda wait: len(wait.waiting))
+        verdict.verdict, verdict.root_ranks, verdict.confidence = "op_mismatch", sorted(smallest.waiting), 0.6
+        for rank in verdict.root_ranks:
+            verdict.suspect(
+                rank, 0.6, f"waits in {smallest.op} {smallest.seq} while the others are in {main.op} {main.seq}"
+            )
+        return
+    alone = _self_stuck(waits, dumps)
+    verdict.verdict, verdict.root_ranks, verdict.confidence = "transfer_stuck", alone, 0.7
+    for rank in alone:
+        verdict.suspect(rank, 0.7, "its own operation is unfinished although every other member has moved on")
+    started = {rank for rank, record in main.records.items() if record.started}
+    if started and len(started) < len(main.records):
+        for rank in sorted(set(main.records) - started):
+            verdict.suspect(rank, 0.6, "has enqueued the operation but its device has not started it")
+
+
+def _describe(verdict: HangVerdict, wait: _Wait, waits: Iterable[_Wait]) -> None:
+    verdict.process_group, verdict.op, verdict.seq = wait.group, wait.op, wait.seq
+    verdict.since_ms = None if wait.created_ns is None else wait.created_ns // 1_000_000
+    roots = set(verdict.root_ranks)
+    verdict.waiting = sorted({rank for one in waits for rank in one.waiting if rank not in roots})
