@@ -79,48 +79,95 @@ class Groups:
         return np.asarray(values_xG[..., self.of_rank_R])
 
 
-def block_medians(values_SR: FloatArray, block: int) -> FloatArray:
-    """Return medians over consecutive blocks of steps, [T, R]; an incomplete last block is left out.
+def block_medians(values_SR: FloatArray, block: int = 5) -> tuple[FloatArray, FloatArray]:
+    """Return median and second largest over consecutive blocks of five steps, both [T, R].
 
-    A single long step (garbage collection, evaluation) does not move the median of five.
+    A single long step (garbage collection, evaluation) moves neither. An incomplete last block is left
+    out. Blocks with unknown steps use the known ones.
     """
     steps, ranks = values_SR.shape
     blocks = steps // block
-    cut = np.ascontiguousarray(values_SR[: blocks * block].reshape(blocks, block, ranks))
-    if block == 5:
-        fast = _median_of_five(cut)
-        holes = np.isnan(fast)
-        if holes.any():
-            at_block, at_rank = np.nonzero(holes)
-            fast[holes] = sorted_median(cut[at_block, :, at_rank])
-        return fast
-    return sorted_median(np.moveaxis(cut, 1, -1))
+    cut = values_SR[: blocks * block].reshape(blocks, block, ranks)
+    median, second = _order_of_five(*(cut[:, i] for i in range(block)))
+    holes = np.isnan(median)
+    if holes.any():
+        at_block, at_rank = np.nonzero(holes)
+        some = np.sort(cut[at_block, :, at_rank], axis=-1)
+        known = np.count_nonzero(~np.isnan(some), axis=-1)
+        median[holes] = sorted_median(some)
+        second[holes] = np.take_along_axis(some, np.maximum(known - 2, 0)[:, None], -1)[:, 0]
+    return median, second
 
 
-def _median_of_five(cut_T5R: FloatArray) -> FloatArray:
-    """Median by a comparison network: ten passes over contiguous memory; NaN in, NaN out."""
-    a, b, c, d, e = (cut_T5R[:, i] for i in range(5))
+def _order_of_five(
+    a: FloatArray, b: FloatArray, c: FloatArray, d: FloatArray, e: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Median and second largest by a comparison network over whole arrays; NaN in, NaN out."""
     a, b = np.minimum(a, b), np.maximum(a, b)
     c, d = np.minimum(c, d), np.maximum(c, d)
-    a, c = np.minimum(a, c), np.maximum(a, c)  # the smallest of four goes, c survives
-    b, d = np.minimum(b, d), np.maximum(b, d)  # the largest of four goes, b survives
-    low, high = np.minimum(b, c), np.maximum(b, c)
-    return np.asarray(np.maximum(low, np.minimum(high, e)))
+    # Of the two pair maxima the larger is first or second; of the two minima the smaller is out.
+    low, high = np.maximum(a, c), np.maximum(b, d)
+    rest = np.minimum(b, d)
+    below, above = np.minimum(low, rest), np.maximum(low, rest)
+    # Sorted so far: (smallest), below, above, high; e is inserted.
+    return np.maximum(below, np.minimum(above, e)), np.maximum(above, np.minimum(high, e))
 
 
-def trailing_mean(values_TxR: FloatArray, width: int) -> FloatArray:
-    """Return the mean of the last `width` entries along axis 0, ignoring NaN.
+def running_total(values_TR: np.ndarray) -> np.ndarray:
+    """Return the cumulative sum along axis 0; row by row, which for wide arrays is several times faster than `cumsum`."""
+    total = np.array(values_TR)
+    for t in range(1, len(total)):
+        total[t] += total[t - 1]
+    return total
 
-    NaN where fewer than half of the entries are known; the first `width` - 1 entries use what there is
-    and are NaN.
-    """
-    known = ~np.isnan(values_TxR)
-    total = np.cumsum(np.where(known, values_TxR, 0.0), axis=0, dtype=np.float64)
-    count = np.cumsum(known, axis=0, dtype=np.int32)
+
+def trailing_sum(values_TR: np.ndarray, width: int) -> np.ndarray:
+    """Return the sum of the last `width` rows (fewer at the start)."""
+    total = running_total(values_TR)
     if width < len(total):
-        total[width:], count[width:] = total[width:] - total[:-width], count[width:] - count[:-width]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = total / count
-    mean[count * 2 < width] = np.nan
-    mean[: width - 1] = np.nan
-    return np.asarray(mean.astype(values_TxR.dtype))
+        total[width:] = total[width:] - total[:-width]
+    return total
+
+
+class TrailingMeans:
+    """Means over the last rows of one array, for several widths, ignoring NaN.
+
+    Parameters
+    ----------
+    values_TR: [T, R].
+    """
+
+    def __init__(self, values_TR: FloatArray) -> None:
+        missing = np.isnan(values_TR)
+        self._complete = not missing.any()
+        self._total = running_total(np.where(missing, 0.0, values_TR) if not self._complete else values_TR.astype(float))
+        self._count = None if self._complete else running_total((~missing).astype(np.int32))
+        self._dtype = values_TR.dtype
+
+    def over(self, width: int) -> FloatArray:
+        """Return means of the last `width` rows, [T, R]; NaN in the first `width` - 1 rows and where fewer than half
+        of the rows are known."""
+        total = _difference(self._total, width)
+        if self._count is None:
+            mean = total / width
+        else:
+            count = _difference(self._count, width)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                mean = np.where(count * 2 >= width, total / count, np.nan)
+        mean = mean.astype(self._dtype)
+        mean[: width - 1] = np.nan
+        return np.asarray(mean)
+
+
+def _difference(total: np.ndarray, width: int) -> np.ndarray:
+    if width >= len(total):
+        return total.copy()
+    moved = np.empty_like(total)
+    moved[:width] = total[:width]
+    np.subtract(total[width:], total[:-width], out=moved[width:])
+    return moved
+
+
+def trailing_mean(values_TR: FloatArray, width: int) -> FloatArray:
+    """Return the mean of the last `width` rows; see `TrailingMeans`."""
+    return TrailingMeans(values_TR).over(width)

@@ -106,10 +106,12 @@ def _one_run(frames: Frames, job: str | None, run: str | None, rows: pd.DataFram
         rows, step, rank = rows[good], step[good], rank[good]
     steps_S, row_of = _codes(step.astype(np.int64))
     ranks_R, column_of = _codes(rank.astype(np.int64))
-    where = pd.DataFrame({"rank": rank.astype(np.int64)})
+    last_row = np.zeros(len(ranks_R), dtype=np.int64)
+    last_row[column_of] = np.arange(len(rows))
+    where = pd.DataFrame({"rank": ranks_R})
     for column in ("node", "device"):
         if column in rows:
-            where[column] = rows[column].to_numpy()
+            where[column] = rows[column].iloc[last_row].astype(object).to_numpy()
     layout = build_layout(frames, job, run, ranks_R, where)
     cluster = _word(rows["cluster"].iloc[0]) if "cluster" in rows else None
     built = RunSteps(job, run, cluster, steps_S, layout, np.full(len(steps_S), np.nan), rows, row_of, column_of)

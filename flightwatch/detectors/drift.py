@@ -1,0 +1,365 @@
+"""Who leaves its own baseline, and who stands apart from its peers: the statistics behind `slow`.
+
+Times become `L`, either the logarithm of a time or a time as share of the step. From every step the
+median of the role group is taken off (what changes for all alike is no deviation), then blocks of
+five steps are reduced to their median, so a single long step says nothing.
+
+Every rank carries its own baseline (the median of its first blocks, then moving slowly, each move
+clipped to half a sigma), so a chip that is a little slower than its peers all its life is not a
+finding: a change is. Four tests read the deviations:
+
+- window: mean over 1, 2, 4, ... blocks against the scatter of such means;
+- accumulation: one-sided CUSUM with a drift of one per cent (Page 1954), which finds what is small
+  but stays;
+- level: a rank far from its role peers from the start (needs peers; healthy chips differ, so only
+  far outliers);
+- recurrence: bursts of at least two steps above the rank's own level, several times, more often than
+  at any peer (single steps on a schedule are logging or evaluation, not hardware).
+
+Shape letters: S steps, T blocks, R ranks, G groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from flightwatch.detectors.grouped import (
+    MAD_TO_SIGMA,
+    BoolArray,
+    FloatArray,
+    Groups,
+    block_medians,
+    TrailingMeans,
+    running_total,
+    sorted_median,
+    trailing_mean,
+    trailing_sum,
+)
+from flightwatch.detectors.layout import MINIMUM_PEERS
+
+#: Steps in one block.
+BLOCK = 5
+#: Blocks over which a settled baseline moves.
+BASELINE_MEMORY = 120
+
+
+@dataclass(frozen=True)
+class DriftThresholds:
+    """Defaults of one channel. Effects are in the channel's unit (log ratio or share of the step).
+
+    Attributes
+    ----------
+    windows: (blocks, z, effect) of the window test.
+    floor: smallest believable scatter of one block. drift: change that never accumulates.
+    cusum_log_odds: evidence at which the accumulation speaks (natural logarithm of the odds).
+    cusum_effect: smallest mean deviation over the accumulating blocks that counts.
+    level_z, level_effect, level_floor: the level test; the floor is what healthy chips differ by.
+    recurrence_bursts, recurrence_effect: the recurrence test over `recurrence_window` blocks.
+    baseline_blocks: blocks that make the first baseline. minimum_blocks: no change test before.
+    """
+
+    windows: tuple[tuple[int, float, float], ...] = (
+        (1, 9.0, 0.10),
+        (2, 8.0, 0.06),
+        (4, 7.0, 0.035),
+        (8, 6.5, 0.02),
+        (16, 6.5, 0.02),
+        (32, 6.5, 0.02),
+    )
+    floor: float = 0.003
+    drift: float = 0.01
+    cusum_log_odds: float = 20.0
+    cusum_effect: float = 0.013
+    level_z: float = 5.0
+    level_effect: float = 0.03
+    level_floor: float = 0.01
+    recurrence_bursts: int = 3
+    recurrence_effect: float = 0.03
+    recurrence_window: int = 40
+    baseline_blocks: int = 12
+    minimum_blocks: int = 5
+
+
+COMPUTE = DriftThresholds()
+#: Shares of the step: a channel that takes a few per cent of the step must grow by a per cent of the step.
+SHARE = DriftThresholds(
+    windows=((1, 10.0, 0.06), (2, 9.0, 0.04), (4, 8.0, 0.02), (8, 7.0, 0.012), (16, 7.0, 0.012)),
+    floor=0.002,
+    level_z=6.0,
+    level_effect=0.02,
+    level_floor=0.01,
+    recurrence_effect=0.04,
+)
+#: Transfers are shared by whole groups and scatter little; a link at half its rate costs 1 % of a step or less.
+TRANSFER = DriftThresholds(
+    windows=((1, 10.0, 0.05), (2, 9.0, 0.03), (4, 8.0, 0.012), (8, 7.0, 0.006), (16, 7.0, 0.005), (32, 7.0, 0.005)),
+    floor=0.001,
+    drift=0.003,
+    cusum_effect=0.004,
+    level_z=6.0,
+    level_effect=0.01,
+    level_floor=0.004,
+    recurrence_effect=0.03,
+)
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """Deviations of one channel.
+
+    Attributes
+    ----------
+    own_TR: block value minus own baseline minus the group's common change.
+    level_TR: block value minus the group's median (no baseline).
+    sigma_TR: scatter of one block of that rank. inflation: how much more means of 8 blocks scatter than
+    independent blocks would (drifting noise), >= 1.
+    second_TR: second longest step of each block minus own level, for the recurrence test.
+    """
+
+    own_TR: FloatArray
+    level_TR: FloatArray
+    common_TG: FloatArray
+    sigma_TR: FloatArray
+    inflation: float
+    second_TR: FloatArray
+
+
+def deviations(
+    values_SR: FloatArray, groups: Groups, compared: Groups, limits: DriftThresholds, centre_steps: bool = True
+) -> Deviations:
+    """Take common changes and baselines off.
+
+    Parameters
+    ----------
+    values_SR: log times or shares. groups: role groups. compared: groups whose median change is common to
+        their members (role groups where they are large enough, else all ranks of the job).
+    centre_steps: take the group's median off every step first, where steps differ for all alike.
+    """
+    if centre_steps:
+        values_SR = values_SR - groups.to_ranks(groups.medians(values_SR))
+    blocks_TR, second_TR = block_medians(values_SR)
+    own_TR, sigma_TR, base_TR, common_TG = _follow(blocks_TR, compared, limits)
+    level_TR = blocks_TR - groups.to_ranks(groups.medians(blocks_TR))
+    second_TR = second_TR - base_TR - compared.to_ranks(common_TG)
+    return Deviations(own_TR, level_TR, common_TG, sigma_TR, _inflation(own_TR, sigma_TR), second_TR)
+
+
+def _follow(
+    blocks_TR: FloatArray, groups: Groups, limits: DriftThresholds
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Walk through the blocks, keeping each rank's baseline and scatter; causal."""
+    blocks, ranks = blocks_TR.shape
+    own = np.full_like(blocks_TR, np.nan)
+    sigma = np.full_like(blocks_TR, np.nan)
+    bases = np.full_like(blocks_TR, np.nan)
+    commons = np.zeros((blocks, len(groups.size_G)), dtype=blocks_TR.dtype)
+    base = np.full(ranks, np.nan, dtype=blocks_TR.dtype)
+    scatter_R = np.full(ranks, limits.floor, dtype=np.float64)
+    seen, recent = np.zeros(ranks, dtype=np.int64), np.zeros(ranks)
+    bias = _small_group_factor(groups) * MAD_TO_SIGMA
+    for t in range(blocks):
+        now = blocks_TR[t]
+        fresh = np.isfinite(now)
+        seen += fresh
+        change = now - base
+        common = groups.medians(change)
+        common[np.isnan(common)] = 0
+        commons[t], bases[t] = common, base
+        deviation = own[t] = change - groups.to_ranks(common)
+        known = np.isfinite(deviation)
+        magnitude = np.abs(deviation)
+        low = np.maximum(scatter_R, limits.floor)
+        sigma[t] = low
+        if t >= 2:
+            # The group's scatter, or a rank's own where it is the noisier one (its moves clipped: a fault is not noise).
+            group_scatter = groups.to_ranks(groups.medians(magnitude) * bias)
+            target = np.fmax(group_scatter, np.minimum(magnitude, 3 * low))
+            rate = np.where(seen <= limits.baseline_blocks, 1 / np.maximum(seen, 1), 1 / 60)
+            scatter_R += np.where(known, rate * (target - scatter_R), 0.0)
+        if t < limits.baseline_blocks:
+            base = sorted_median(blocks_TR[: t + 1].T)
+        else:
+            recent += np.where(known, deviation - recent, 0.0) / 8
+            step = np.clip(np.where(known, deviation, 0.0), -low / 2, low / 2) / min(t, BASELINE_MEMORY)
+            # A baseline does not learn what looks like a fault.
+            step[recent > np.maximum(0.6 * low, limits.drift / 2)] = 0.0
+            base = np.where(np.isfinite(base), base + step, now).astype(blocks_TR.dtype)
+    return own, sigma, bases, commons
+
+
+def _small_group_factor(groups: Groups) -> FloatArray:
+    """Make up for the median of a few members lying close to some of them."""
+    size = np.maximum(groups.size_G, 2).astype(float)
+    return np.asarray(size / np.maximum(size - 0.8, 1.0))
+
+
+def _inflation(own_TR: FloatArray, sigma_TR: FloatArray, width: int = 8) -> float:
+    """Scatter of means of `width` blocks relative to independent blocks; a median over ranks and time."""
+    if len(own_TR) < 3 * width:
+        return 1.0
+    means = trailing_mean(own_TR / sigma_TR, width)[2 * width :: width]
+    means = means - sorted_median(means.T)[None, :] if len(means) > 4 else means
+    typical = sorted_median(np.abs(means).reshape(1, -1))[0] * MAD_TO_SIGMA * np.sqrt(width)
+    return float(max(1.0, typical)) if np.isfinite(typical) else 1.0
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """Where each test speaks, [T, R]: an alarm at block t is known at the end of block t.
+
+    `effect_TR` is the estimate of the deviation, `score_TR` its strength in sigmas, and `path_TR` a bit
+    set: 1 window, 2 accumulation, 4 level, 8 recurrence.
+    """
+
+    on_TR: BoolArray
+    effect_TR: FloatArray
+    score_TR: FloatArray
+    path_TR: np.ndarray
+
+
+def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level: bool) -> Alarms:
+    """Run the four tests."""
+    shape = dev.own_TR.shape
+    effect, score = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
+    path = np.zeros(shape, dtype=np.uint8)
+    fresh, means = dev.own_TR, TrailingMeans(dev.own_TR)
+    for width, z_limit, effect_limit in limits.windows:
+        if shape[0] <= width:
+            continue
+        mean = means.over(width)
+        spread = dev.sigma_TR * np.float32(np.sqrt(1 / width + 1 / limits.baseline_blocks))
+        spread = np.maximum(spread * _stretch(dev.inflation, width), limits.floor)
+        z = mean / spread
+        # Confirmation: the block after the window, which the test did not use, deviates as well.
+        after = np.zeros(shape, dtype=bool)
+        with np.errstate(invalid="ignore"):
+            before = (z > z_limit) & (mean > effect_limit)
+            after[1:] = before[:-1] & (fresh[1:] > 0.5 * mean[:-1]) & (fresh[1:] > 1.5 * dev.sigma_TR[1:])
+        after[: limits.minimum_blocks] = False
+        _mark(after, _shift(mean), _shift(z), 1, effect, score, path)
+    _accumulate(dev, means, limits, effect, score, path)
+    if with_level:
+        _levels(dev, groups, limits, effect, score, path)
+    _recurrences(dev, limits, effect, score, path)
+    return Alarms(path > 0, effect, score, path)
+
+
+def _shift(values_TR: FloatArray) -> FloatArray:
+    moved = np.empty_like(values_TR)
+    moved[0], moved[1:] = np.nan, values_TR[:-1]
+    return moved
+
+
+def _stretch(inflation: float, width: int) -> np.float32:
+    return np.float32(1 + (inflation - 1) * min(1.0, width / 8))
+
+
+def _mark(
+    where: BoolArray, mean: FloatArray, z: FloatArray, bit: int, effect: FloatArray, score: FloatArray, path: np.ndarray
+) -> None:
+    path[where] |= bit
+    better = where & (z > score)
+    score[better], effect[better] = z[better], mean[better]
+
+
+def _accumulate(
+    dev: Deviations,
+    means: TrailingMeans,
+    limits: DriftThresholds,
+    effect: FloatArray,
+    score: FloatArray,
+    path: np.ndarray,
+) -> None:
+    variance = (dev.sigma_TR * np.float32(dev.inflation)) ** 2
+    # One block may bring at most a third of the evidence: what lasts one block is no finding.
+    cap = limits.cusum_log_odds / 3
+    # The baseline is itself an estimate: its error must not accumulate.
+    known = np.minimum(np.arange(len(variance)) + 1, BASELINE_MEMORY // 2)[:, None].astype(np.float32)
+    drift = limits.drift + 2.5 * dev.sigma_TR * np.float32(dev.inflation) / np.sqrt(known)
+    raw = np.nan_to_num((dev.own_TR - drift) * (2 * limits.drift) / variance)
+    gain = np.clip(raw, -cap, cap)
+    gain[: limits.minimum_blocks] = 0
+    total = running_total(gain.astype(np.float64))
+    least = np.minimum(total, 0)
+    for t in range(1, len(least)):
+        np.minimum(least[t], least[t - 1], out=least[t])
+    evidence = total - least
+    if evidence.max(initial=0) <= limits.cusum_log_odds:
+        return
+    width = 8 if len(gain) >= 8 else max(1, len(gain))
+    mean, half = means.over(width), means.over(max(1, width // 2))
+    with np.errstate(invalid="ignore"):
+        where = (evidence > limits.cusum_log_odds) & (dev.own_TR > 0)
+        where &= np.fmin(np.nan_to_num(mean, nan=np.inf), half) > limits.cusum_effect
+    strength = np.sqrt(2 * np.minimum(evidence, 1e6))
+    estimate = np.where(np.isfinite(half), half, dev.own_TR)
+    _mark(where, estimate.astype(np.float32), strength.astype(np.float32), 2, effect, score, path)
+
+
+def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[FloatArray, FloatArray]:
+    """Return the scatter between peers per rank, pooled over the job and shrunk to it, and the z limit's degrees of
+    freedom per rank."""
+    large = groups.size_G >= MINIMUM_PEERS
+    in_large = groups.to_ranks(large)
+    bias = _small_group_factor(groups)
+    own = groups.medians(np.abs(level_TR)) * bias * MAD_TO_SIGMA
+    pooled = sorted_median(np.abs(level_TR[:, in_large])) * MAD_TO_SIGMA
+    weight = groups.size_G / (groups.size_G + 16.0)
+    mixed = np.sqrt(weight * own**2 + (1 - weight) * pooled[:, None] ** 2)
+    sigma = groups.to_ranks(np.maximum(mixed, floor))
+    freedom = np.full(level_TR.shape[1], max(1.0, 0.6 * (in_large.sum() - large.sum())))
+    return sigma, freedom
+
+
+def _levels(
+    dev: Deviations, groups: Groups, limits: DriftThresholds, effect: FloatArray, score: FloatArray, path: np.ndarray
+) -> None:
+    in_large = groups.to_ranks(groups.size_G >= MINIMUM_PEERS)
+    if not in_large.any() or len(dev.level_TR) < 2:
+        return
+    means = TrailingMeans(dev.level_TR)
+    for width in (1, 4):
+        if len(dev.level_TR) <= width:
+            continue
+        mean = means.over(width)
+        sigma, freedom = level_sigma(mean, groups, limits.level_floor * (2 if width == 1 else 1))
+        # With few peers the scatter itself is uncertain: Student's quantile, not the normal one.
+        limit = np.maximum(limits.level_z * (1.6 if width == 1 else 1), stats.t.isf(3e-7, freedom))
+        z = (mean / sigma).astype(np.float32)
+        after = np.zeros(z.shape, dtype=bool)
+        with np.errstate(invalid="ignore"):
+            before = (z > limit) & (mean > limits.level_effect * (4 if width == 1 else 1))
+            after[1:] = before[:-1] & (dev.level_TR[1:] > 0.6 * mean[:-1])
+        after &= in_large
+        _mark(after, _shift(mean), _shift(z), 4, effect, score, path)
+
+
+def _recurrences(
+    dev: Deviations, limits: DriftThresholds, effect: FloatArray, score: FloatArray, path: np.ndarray
+) -> None:
+    # Scatter of one step from the scatter of the median of five.
+    step_sigma = dev.sigma_TR * np.float32(np.sqrt(BLOCK) / 1.2)
+    with np.errstate(invalid="ignore"):
+        high = (dev.second_TR > limits.recurrence_effect) & (dev.second_TR > 4 * step_sigma)
+    high[: limits.minimum_blocks] = False
+    starts = high.copy()
+    starts[1:] &= ~high[:-1]
+    bursts = trailing_sum(starts.astype(np.int32), limits.recurrence_window)
+    if bursts.max(initial=0) < limits.recurrence_bursts:
+        return
+    everyone = np.sort(bursts, axis=1)
+    ranks = bursts.shape[1]
+    # The usual number of bursts, without the worst fifth: more than one suspect is possible.
+    usual = everyone[:, : max(1, int(0.8 * ranks))].mean(axis=1)[:, None]
+    expected = np.maximum(usual, 0.05)
+    where = high & (bursts >= limits.recurrence_bursts) & (stats.poisson.sf(bursts - 1, expected) < 1e-4)
+    if ranks < 2 or not where.any():
+        return
+    window = limits.recurrence_window
+    count = np.maximum(trailing_sum(high.astype(np.int32), window), 1)
+    mean = trailing_sum(np.where(high, dev.second_TR, 0.0), window) / count
+    z = (bursts - expected) / np.sqrt(expected)
+    _mark(where, mean.astype(np.float32), z.astype(np.float32), 8, effect, score, path)

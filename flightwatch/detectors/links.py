@@ -1,0 +1,266 @@
+"""Which link is slow: transfers are shared by whole groups, so groups are intersected, not ranks ranked.
+
+A collective runs at the pace of its slowest adapter: with one slow adapter every member of every group
+through it moves data longer. Each hypothesis (a node's adapter, a link between two nodes, a leaf switch)
+predicts a pattern over ranks: its own ranks, the ranks that share a group with it per axis. Patterns are
+fitted to the measured growth with non-negative weights; the best fit names the target, equal fits are
+said to be equal. After C4D (2024), which reads a sender-receiver matrix: a row is a sender, a column a
+receiver, a cell a link.
+
+Does not see: one all-rank group alone (every rank's transfer grows alike; then the finding is about the
+job and names no node; port counters do).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from scipy.optimize import nnls
+
+from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
+from flightwatch.detectors.contract import Finding
+from flightwatch.detectors.drift import BLOCK
+from flightwatch.detectors.episodes import Episode
+from flightwatch.detectors.grouped import FloatArray, Groups
+from flightwatch.detectors.rank_matrix import RunSteps
+from flightwatch.detectors.slow_channels import Channel
+from flightwatch.detectors.slow_targets import TargetLimits
+
+#: Fits this close to the best one cannot be told from it.
+TIE = 0.02
+#: A more complex hypothesis (more weights) must explain this much more per weight.
+PENALTY = 0.005
+#: Candidate nodes looked at, those with the largest growth first.
+CANDIDATES = 24
+#: Blocks between the first alarm and the verdict: the other members of a slow group need time to show.
+PATIENCE = 1
+#: A change this close to a verdict belongs to it.
+SAME_CAUSE_BLOCKS = 12
+
+
+@dataclass(frozen=True)
+class _Hypothesis:
+    scope: FindingScope
+    nodes: tuple[str, ...]
+    name: str
+    fit: float
+
+
+def link_findings(
+    detector: str, version: str, run: RunSteps, channel: Channel, limits: TargetLimits
+) -> list[Finding]:
+    """Return findings of class `link` for one run."""
+    found: list[Finding] = []
+    busy_until = -1
+    episodes = channel.episodes
+    for episode in episodes:
+        if episode.said <= busy_until:
+            continue
+        at = min(episode.said + PATIENCE, len(channel.dev.own_TR) - 1)
+        together = [other for other in episodes if episode.said <= other.said <= at + SAME_CAUSE_BLOCKS]
+        finding = _verdict(detector, version, run, channel, episode, at, limits)
+        ends = [other.over for other in together]
+        over = None if any(end is None for end in ends) else max(end for end in ends if end is not None)
+        found.append(finding)
+        if over is None:
+            break
+        found.append(_cleared(finding, run, over))
+        busy_until = over
+    return found
+
+
+def _growth(channel: Channel, episode: Episode, at: int) -> tuple[FloatArray, FloatArray]:
+    """Growth of each rank's transfer share since the onset, above the least affected fifth; and its scatter."""
+    change_TR = channel.dev.own_TR + channel.compared.to_ranks(channel.dev.common_TG)
+    if episode.path == 4:
+        change_TR = channel.dev.level_TR
+    recent = change_TR[max(min(episode.begin, at), at - 8) : at + 1]
+    growth = np.nan_to_num(np.nanmean(np.where(np.isfinite(recent), recent, 0.0), axis=0))
+    growth = growth - np.quantile(growth, 0.2)
+    return np.maximum(growth, 0.0), channel.dev.sigma_TR[at] / np.sqrt(len(recent))
+
+
+def _verdict(
+    detector: str,
+    version: str,
+    run: RunSteps,
+    channel: Channel,
+    episode: Episode,
+    at: int,
+    limits: TargetLimits,
+) -> Finding:
+    growth, sigma = _growth(channel, episode, at)
+    ranked = _rank_hypotheses(run, growth)
+    best = ranked[0] if ranked else None
+    equal = [one for one in ranked if best is not None and one.fit > best.fit - TIE and one.scope == best.scope]
+    place = _place(run, best, equal)
+    gain = float(np.clip(growth.max(initial=0.0), 0, 1))
+    layout = run.layout
+    affected = np.nonzero(growth > np.maximum(3 * sigma, 0.3 * growth.max(initial=0.0)))[0]
+    serious = gain >= limits.serious_gain and run.shape[1] >= limits.serious_ranks
+    return Finding(
+        detector=detector,
+        detector_version=version,
+        kind=FindingKind.SLOW,
+        class_="link",
+        summary=_sentence(place, gain, len(affected)),
+        score=round(episode.score, 3),
+        severity=Severity.P2 if serious and place.blames else Severity.P3 if place.blames else Severity.P4,
+        detected_at=_when(run, at),
+        cluster=run.cluster,
+        job=run.job,
+        run=run.run,
+        scope=place.scope,
+        node=place.node,
+        targets=place.targets,
+        first_seen_at=_when(run, max(0, episode.begin - 1)),
+        first_step=int(run.steps_S[episode.begin * BLOCK]),
+        detected_step=int(run.steps_S[(at + 1) * BLOCK - 1]),
+        blames_hardware=place.blames,
+        confidence=place.confidence,
+        expected_gain=round(gain, 4),
+        evidence={
+            "channel": "transfer",
+            "growth_share_of_step": round(gain, 4),
+            "affected_ranks": [int(layout.ranks_R[i]) for i in affected[:64]],
+            "hypotheses": [
+                {"scope": one.scope.value, "target": one.name, "explains": round(one.fit, 3)} for one in ranked[:5]
+            ],
+            "roles_known": layout.known,
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    scope: FindingScope
+    node: str | None
+    targets: tuple[str, ...]
+    blames: bool
+    confidence: float
+
+
+def _place(run: RunSteps, best: _Hypothesis | None, equal: list[_Hypothesis]) -> _Place:
+    if best is None or best.fit < 0.3:
+        return _Place(FindingScope.JOB, None, (run.job or "job",), False, 0.4)
+    if len(equal) == 1:
+        node = best.nodes[0] if best.scope != FindingScope.LEAF_SWITCH else None
+        targets = (best.name,) if best.scope == FindingScope.LEAF_SWITCH else best.nodes
+        return _Place(best.scope, node, targets, True, round(min(0.95, 0.5 + best.fit / 2), 2))
+    names = tuple(sorted({node for one in equal for node in one.nodes}))
+    if len(names) == 2:
+        return _Place(FindingScope.LINK, names[0], names, True, 0.6)
+    return _Place(FindingScope.JOB, None, names, False, 0.5)
+
+
+def _rank_hypotheses(run: RunSteps, growth: FloatArray) -> list[_Hypothesis]:
+    layout = run.layout
+    by_node = layout.positions_by(layout.node_R)
+    if len(by_node) < 2 or not growth.any():
+        return []
+    order = sorted(by_node, key=lambda name: (-float(growth[by_node[name]].mean()), name))[:CANDIDATES]
+    groups = {axis: layout.communication_groups(axis) for axis in ("dp", "cp") if layout.known}
+    groups = {axis: group for axis, group in groups.items() if (layout.axis_R[axis] >= 0).any()}
+    total = float(((growth - growth.mean()) ** 2).sum()) or 1.0
+    found = [
+        _Hypothesis(FindingScope.NODE, (name,), name, _fit(growth, _node_patterns(run, {name}, groups), total))
+        for name in order
+    ]
+    for i, a in enumerate(order[:8]):
+        for b in order[i + 1 : 8]:
+            patterns = _link_patterns(run, a, b)
+            found.append(_Hypothesis(FindingScope.LINK, (a, b), f"{a} - {b}", _fit(growth, patterns, total)))
+    leaf = layout.domain.get("leaf_switch")
+    if leaf is not None:
+        members: dict[str, set[str]] = {}
+        for node, name in zip(layout.node_R, leaf, strict=True):
+            if node is not None and name is not None:
+                members.setdefault(name, set()).add(node)
+        for name, nodes in sorted(members.items()):
+            if len(nodes) >= 2 and len(members) >= 2:
+                patterns = _node_patterns(run, nodes, groups)
+                fit = _fit(growth, patterns, total) - PENALTY
+                found.append(_Hypothesis(FindingScope.LEAF_SWITCH, tuple(sorted(nodes)), name, fit))
+    return sorted(found, key=lambda one: (-one.fit, one.name))
+
+
+def _node_patterns(run: RunSteps, nodes: set[str], groups: dict[str, Groups]) -> list[FloatArray]:
+    """Own ranks; members of groups across nodes that contain one of them; pipeline neighbours."""
+    layout = run.layout
+    own = np.array([node in nodes for node in layout.node_R], dtype=float)
+    patterns = [own]
+    for group in groups.values():
+        touched = np.zeros(len(group.size_G))
+        np.maximum.at(touched, group.of_rank_R, own)
+        patterns.append(group.to_ranks(touched))
+    neighbours = _pipeline_neighbours(run, own)
+    if neighbours is not None:
+        patterns.append(neighbours)
+    return patterns
+
+
+def _pipeline_neighbours(run: RunSteps, own: FloatArray) -> FloatArray | None:
+    layout = run.layout
+    if (layout.axis_R["pp"] < 0).all():
+        return None
+    result = own.copy()
+    pipeline = layout.communication_groups("pp")
+    for members in pipeline.members_GN:
+        real = [int(i) for i in members if i < len(own)]
+        chain = sorted(real, key=lambda i: int(layout.axis_R["pp"][i]))
+        for a, b in pairwise(chain):
+            result[a], result[b] = max(result[a], own[b]), max(result[b], own[a])
+    return result
+
+
+def _link_patterns(run: RunSteps, a: str, b: str) -> list[FloatArray]:
+    """The ranks of both ends that talk to each other over the pipeline; else all ranks of both ends."""
+    layout = run.layout
+    at_a = np.array([node == a for node in layout.node_R], dtype=float)
+    at_b = np.array([node == b for node in layout.node_R], dtype=float)
+    near_a, near_b = _pipeline_neighbours(run, at_a), _pipeline_neighbours(run, at_b)
+    if near_a is None or near_b is None:
+        return [at_a + at_b]
+    pair = at_a * near_b + at_b * near_a
+    return [pair] if pair.any() else [at_a + at_b]
+
+
+def _fit(growth: FloatArray, patterns: list[FloatArray], total: float) -> float:
+    """Share of the growth's variance that the patterns explain, less a penalty per pattern."""
+    design = np.stack([*patterns, np.ones(len(growth))], axis=1)
+    gram, moment = design.T @ design, design.T @ growth
+    # Non-negative least squares on the normal equations: a few weights, whatever the number of ranks.
+    root = np.linalg.cholesky(gram + 1e-9 * np.trace(gram) * np.eye(len(gram)))
+    weights, _ = nnls(root.T, np.linalg.solve(root, moment))
+    rest = float(((growth - design @ weights) ** 2).sum())
+    used = int((weights[:-1] > 1e-6).sum())
+    return 1 - rest / total - PENALTY * used
+
+
+def _sentence(place: _Place, gain: float, affected: int) -> str:
+    tail = f"{affected} ranks move data longer; the step would be {100 * gain:.1f} % shorter without it."
+    if place.scope == FindingScope.NODE:
+        return f"The network adapter or link of {place.node} is slow: {tail}"
+    if place.scope == FindingScope.LINK:
+        return f"The link between {place.targets[0]} and {place.targets[1]} is slow: {tail}"
+    if place.scope == FindingScope.LEAF_SWITCH:
+        return f"Leaf switch {place.targets[0]} is congested or slow: {tail}"
+    return f"Transfers became slower, the place cannot be told from step times alone: {tail}"
+
+
+def _cleared(finding: Finding, run: RunSteps, block: int) -> Finding:
+    return replace(
+        finding,
+        state=FindingState.CLEARED,
+        detected_at=_when(run, block),
+        detected_step=int(run.steps_S[(block + 1) * BLOCK - 1]),
+        summary=finding.summary.split(":")[0] + ": over.",
+    )
+
+
+def _when(run: RunSteps, block: int) -> int | None:
+    at = run.end_ms_S[min((block + 1) * BLOCK, len(run.end_ms_S)) - 1]
+    return int(at) if np.isfinite(at) else None
+

@@ -1,0 +1,374 @@
+"""From slow ranks to the thing a person should look at: a device, a host, a rack, or no hardware at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
+from flightwatch.detectors.contract import Finding
+from flightwatch.detectors.drift import BLOCK
+from flightwatch.detectors.episodes import ACCUMULATION, LEVEL, RECURRENCE, WINDOW, Episode
+from flightwatch.detectors.grouped import sorted_median
+from flightwatch.detectors.rank_matrix import RunSteps
+from flightwatch.detectors.slow_channels import Channel, step_scale
+
+PATH_NAMES = {WINDOW: "window", ACCUMULATION: "accumulation", LEVEL: "level", RECURRENCE: "recurrence"}
+CHANNEL_CLASS = {"compute": "compute", "data": "storage", "launch": "host", "transfer": "link"}
+CHANNEL_COLUMN = {"compute": "compute_us", "data": "data_us", "launch": "launch_gap_us", "transfer": "transfer_us"}
+
+
+@dataclass(frozen=True)
+class TargetLimits:
+    """Defaults of attribution.
+
+    Attributes
+    ----------
+    host_share, rack_share: share of a host's ranks, of a rack's ranks, that must be slow together.
+    support_effect: a rank supports a statement when its deviation is at least this share of the suspect's.
+    witness_share: the optimizer step (equal work on all ranks) must have slowed by at least this share of
+        the effect where experts make work unequal.
+    victim_wait: a suspect that waits longer than its peers, by this share of its effect, is a victim.
+    serious_gain, serious_ranks: from here on a slow node is P2. chronic_gain: a lasting difference between
+        chips below this is node history, not a finding.
+    """
+
+    host_share: float = 0.75
+    rack_share: float = 0.6
+    support_effect: float = 0.4
+    witness_share: float = 0.3
+    victim_wait: float = 0.5
+    serious_gain: float = 0.05
+    serious_ranks: int = 1000
+    chronic_gain: float = 0.02
+
+
+@dataclass
+class Statement:
+    """An open statement about a group of ranks; `findings` are the rows already said about it."""
+
+    episode: Episode
+    positions: list[int]
+    last: Finding
+    over: int | None
+    findings: list[Finding] = field(default_factory=list)
+
+
+class TargetScan:
+    """Walks the episodes of one run in order of detection and says what they are about.
+
+    Parameters
+    ----------
+    detector, version: written into findings. channels: scored channels by name.
+    """
+
+    def __init__(
+        self, detector: str, version: str, run: RunSteps, channels: dict[str, Channel], limits: TargetLimits
+    ) -> None:
+        self.detector, self.version, self.run, self.limits = detector, version, run, limits
+        self.channels = channels
+        self.node_ranks = run.layout.positions_by(run.layout.node_R)
+        self.rack_ranks = run.layout.positions_by(run.layout.domain.get("rack", ()))
+        self.scale_S = step_scale(run)
+
+    def findings(self) -> list[Finding]:
+        """Return findings about ranks, hosts and racks in the compute, data and launch channels."""
+        statements: list[Statement] = []
+        for name in ("compute", "launch", "data"):
+            if name in self.channels:
+                for episode in self.channels[name].episodes:
+                    self._take(name, episode, statements)
+        result: list[Finding] = []
+        for statement in statements:
+            result += statement.findings
+            if statement.over is not None:
+                result.append(self._cleared(statement))
+        return result
+
+    def _take(self, name: str, episode: Episode, statements: list[Statement]) -> None:
+        channel = self.channels[name]
+        for statement in statements:
+            covers = statement.over is None or statement.over >= episode.said
+            if not covers or statement.episode.channel not in (name, "compute"):
+                continue
+            if episode.rank in statement.positions:
+                statement.over = _later(statement.over, episode.over)
+                return
+        if self._is_victim(name, episode) or self._is_chronic(name, episode):
+            return
+        class_, scope, positions = self._extent(channel, episode)
+        finding = self._say(channel, episode, class_, scope, positions)
+        for statement in statements:
+            overlapping = statement.episode.channel == name and set(statement.positions) <= set(positions)
+            if overlapping and (statement.over is None or statement.over >= episode.said):
+                changed = replace(finding, id=statement.last.id, state=FindingState.CHANGED)
+                statement.findings.append(changed)
+                statement.positions, statement.last = positions, changed
+                statement.over = _later(statement.over, episode.over)
+                return
+        statements.append(Statement(episode, positions, finding, episode.over, [finding]))
+
+    # --- what it is about
+
+    def _extent(self, channel: Channel, episode: Episode) -> tuple[str, FindingScope, list[int]]:
+        supporting = self._supporting(channel, episode)
+        class_ = CHANNEL_CLASS[channel.name]
+        node = self.run.layout.node_R[episode.rank]
+        rack = self.run.layout.domain["rack"][episode.rank] if "rack" in self.run.layout.domain else None
+        if rack is not None and channel.name == "compute":
+            members = self.rack_ranks[rack]
+            nodes = {self.run.layout.node_R[i] for i in members}
+            slow_nodes = {self.run.layout.node_R[i] for i in members if supporting[i]}
+            enough = supporting[members].mean() >= self.limits.rack_share
+            if len(nodes) >= 2 and len(slow_nodes) >= 2 and enough:
+                return "rack", FindingScope.RACK, list(members)
+        mates = self.node_ranks.get(node, [episode.rank]) if node is not None else [episode.rank]
+        if channel.name == "data":
+            mates = [i for i in mates if self._loads(channel, i)]
+            if episode.rank not in mates:
+                mates.append(episode.rank)
+        if len(mates) >= 2 and supporting[mates].mean() >= self.limits.host_share:
+            return ("host" if class_ == "compute" else class_), FindingScope.NODE, list(mates)
+        if class_ == "compute":
+            return class_, FindingScope.RANK, [episode.rank]
+        # A launch gap or a loader is the host's business even where one rank shows it.
+        return class_, FindingScope.NODE if node is not None else FindingScope.RANK, [episode.rank]
+
+    def _loads(self, channel: Channel, position: int) -> bool:
+        return bool(np.nanmedian(channel.values_SR[:, position]) > 0.001)
+
+    def _supporting(self, channel: Channel, episode: Episode) -> np.ndarray:
+        """Say which ranks deviate like the suspect at the time of detection, at a lower limit."""
+        values = channel.dev.level_TR if episode.path == LEVEL else channel.dev.own_TR
+        begin = max(0, min(episode.begin, episode.said - 1)) if episode.path != LEVEL else max(0, episode.said - 4)
+        recent = values[max(begin, episode.said - 8) : episode.said + 1]
+        mean = np.nanmean(np.where(np.isfinite(recent), recent, 0.0), axis=0)
+        if episode.path == RECURRENCE:
+            mean = channel.found.effect_TR[: episode.said + 1].max(axis=0)
+        sigma = channel.dev.sigma_TR[episode.said] / np.sqrt(len(recent))
+        supporting = (mean > self.limits.support_effect * episode.effect) & (mean > 2 * sigma)
+        supporting[episode.rank] = True
+        return np.asarray(supporting)
+
+    # --- what it is not
+
+    def _is_victim(self, name: str, episode: Episode) -> bool:
+        """Say whether the suspect waits longer than its peers: then its long time hides waiting."""
+        wait = self.run.channel("wait_us")
+        if wait is None or self.scale_S is None or name != "compute" or episode.path == LEVEL:
+            return False
+        after = slice(episode.begin * BLOCK, (episode.said + 1) * BLOCK)
+        before = slice(max(0, (episode.begin - 12) * BLOCK), episode.begin * BLOCK)
+        share = wait / self.scale_S
+        grown = np.nanmean(share[after, episode.rank]) - _mean(share[before, episode.rank])
+        group = self.channels[name].role.of_rank_R == self.channels[name].role.of_rank_R[episode.rank]
+        peers = sorted_median(share[:, group])
+        usual = np.nanmean(peers[after]) - _mean(peers[before])
+        return bool(grown - usual > self.limits.victim_wait * episode.effect)
+
+    def _is_chronic(self, name: str, episode: Episode) -> bool:
+        return episode.path == LEVEL and self._gain(name, episode, [episode.rank]) < self.limits.chronic_gain
+
+    def _witness(self, episode: Episode, positions: list[int]) -> tuple[bool, dict[str, Any]]:
+        """Ask whether equal work slowed too: False when experts explain the time better than hardware."""
+        layout = self.run.layout
+        expert = layout.axis_R["ep"]
+        if len(np.unique(expert[expert >= 0])) < 2:
+            return True, {}
+        optimizer = self.run.channel("optimizer_us")
+        if optimizer is not None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                values = np.log(optimizer)
+            role = self.channels["compute"].role
+            values = values - role.to_ranks(role.medians(values))
+            last = slice(max(0, (episode.said - 7) * BLOCK), (episode.said + 1) * BLOCK)
+            first = slice(0, max(BLOCK, min(12, episode.begin) * BLOCK))
+            grown = float(np.nanmedian(values[last][:, positions]))
+            if episode.path != LEVEL:
+                grown -= float(np.nanmedian(values[first][:, positions]))
+            return grown > self.limits.witness_share * episode.effect, {"optimizer_log_change": round(grown, 4)}
+        same = (expert == expert[episode.rank]) & (self.channels["compute"].role.of_rank_R ==
+                                                    self.channels["compute"].role.of_rank_R[episode.rank])  # fmt: skip
+        supporting = self._supporting(self.channels["compute"], episode)[same]
+        return not (len(supporting) >= 2 and supporting.mean() >= 0.75), {"expert_ranks_slow": int(supporting.sum())}
+
+    # --- words
+
+    def _say(
+        self, channel: Channel, episode: Episode, class_: str, scope: FindingScope, positions: list[int]
+    ) -> Finding:
+        layout, run = self.run.layout, self.run
+        hardware, witness = True, dict[str, Any]()
+        if channel.name == "compute":
+            hardware, witness = self._witness(episode, positions)
+        kind = FindingKind.SLOW
+        if not hardware:
+            kind, class_, scope, positions = FindingKind.IMBALANCE, "expert", FindingScope.RANK, [episode.rank]
+        unproven = not layout.known and episode.path == LEVEL
+        gain = self._gain(channel.name, episode, positions)
+        node, rank = layout.node_R[episode.rank], int(layout.ranks_R[episode.rank])
+        device = int(layout.device_R[episode.rank]) if layout.device_R[episode.rank] >= 0 else None
+        targets = _target_names(run, scope, positions)
+        single = scope in (FindingScope.RANK, FindingScope.DEVICE)
+        seen = self._evidence(channel, episode, positions) | witness
+        return Finding(
+            detector=self.detector,
+            detector_version=self.version,
+            kind=kind,
+            class_=class_,
+            scope=scope,
+            summary=self._sentence(kind, class_, scope, episode, targets, gain),
+            score=round(episode.score, 3),
+            threshold=None,
+            severity=Severity.INFO if not hardware else self._severity(gain, episode),
+            detected_at=_when(run, episode.said),
+            cluster=run.cluster,
+            node=None if scope == FindingScope.RACK else node,
+            job=run.job,
+            run=run.run,
+            device=device if single else None,
+            rank=rank if single else None,
+            targets=targets,
+            first_seen_at=_when(run, max(0, episode.begin - 1)),
+            first_step=int(run.steps_S[min(episode.begin * BLOCK, len(run.steps_S) - 1)]),
+            detected_step=int(run.steps_S[(episode.said + 1) * BLOCK - 1]),
+            blames_hardware=hardware and not unproven,
+            confidence=self._confidence(episode, hardware),
+            expected_gain=round(gain, 4),
+            evidence=seen,
+        )
+
+    def _severity(self, gain: float, episode: Episode) -> Severity:
+        if gain >= self.limits.serious_gain and self.run.shape[1] >= self.limits.serious_ranks:
+            return Severity.P2
+        return Severity.P3 if episode.effect >= 0.03 else Severity.P4
+
+    def _confidence(self, episode: Episode, hardware: bool) -> float:
+        base = 0.95 if episode.path & WINDOW else 0.85
+        if episode.path == LEVEL:
+            base = 0.75
+        if not self.run.layout.known:
+            base -= 0.25
+        return round(base if hardware else base - 0.1, 2)
+
+    def _gain(self, name: str, episode: Episode, positions: list[int]) -> float:
+        """Share of the step won if the target ran like the median of its peers."""
+        channel = self.channels[name]
+        if self.scale_S is None:
+            return float(np.clip(episode.effect, 0, 1))
+        last = slice(max(0, (episode.said - 7) * BLOCK), (episode.said + 1) * BLOCK)
+        role = channel.role.of_rank_R
+        own = float(np.nanmedian(channel.raw_SR[last][:, positions]))
+        group = np.nonzero(role == role[episode.rank])[0]
+        rest = np.setdiff1d(group, positions)
+        if not len(rest):
+            rest = group
+        peers = float(np.nanmedian(channel.raw_SR[last][:, rest]))
+        scale = float(np.nanmedian(self.scale_S[last]))
+        if episode.path == RECURRENCE:
+            return float(np.clip(episode.effect * peers / scale * 0.1, 0, 1))
+        # A chip slower than its peers all its life wins nothing new: count the change where there is one.
+        excess = own - peers if episode.path == LEVEL else min(own - peers, own * (1 - np.exp(-episode.effect)))
+        if name != "compute":
+            excess = episode.effect * scale
+        return float(np.clip(excess / scale, 0.0, 1.0)) if np.isfinite(excess) else 0.0
+
+    def _evidence(self, channel: Channel, episode: Episode, positions: list[int]) -> dict[str, Any]:
+        run = self.run
+        last = slice(max(0, (episode.said - 7) * BLOCK), (episode.said + 1) * BLOCK)
+        role = channel.role.of_rank_R
+        peers = [int(i) for i in np.nonzero(role == role[episode.rank])[0] if i not in positions]
+        wait = run.channel("wait_us")
+        column = CHANNEL_COLUMN[channel.name]
+        steps = run.steps_S[last]
+        seen: dict[str, Any] = {
+            "channel": channel.name,
+            "test": [name for bit, name in PATH_NAMES.items() if episode.path & bit],
+            "effect": round(episode.effect, 4),
+            "z": round(episode.score, 2),
+            "peers": len(peers),
+            "peer_ranks": [int(run.layout.ranks_R[i]) for i in peers[:8]],
+            "ranks": [int(run.layout.ranks_R[i]) for i in positions[:64]],
+            "window_steps": [int(steps[0]), int(steps[-1])],
+            f"own_{column}": _round(np.nanmedian(channel.raw_SR[last][:, positions])),
+            f"peers_{column}": _round(np.nanmedian(channel.raw_SR[last][:, peers])) if peers else None,
+            "roles_known": run.layout.known,
+        }
+        if wait is not None and peers:
+            seen["own_wait_us"] = _round(np.nanmedian(wait[last][:, positions]))
+            seen["peers_wait_us"] = _round(np.nanmedian(wait[last][:, peers]))
+        seen["sql"] = (
+            f"SELECT rank, quantile(0.5)({column}) FROM flightwatch.rank_steps WHERE job = '{_quoted(run.job)}' AND "
+            f"run = '{_quoted(run.run)}' AND step BETWEEN {int(steps[0])} AND {int(steps[-1])} "
+            "GROUP BY rank ORDER BY 2 DESC LIMIT 20"
+        )
+        return seen
+
+    def _sentence(
+        self,
+        kind: FindingKind,
+        class_: str,
+        scope: FindingScope,
+        episode: Episode,
+        targets: tuple[str, ...],
+        gain: float,
+    ) -> str:
+        name = targets[0] if targets else f"rank {int(self.run.layout.ranks_R[episode.rank])}"
+        percent = 100 * (np.exp(episode.effect) - 1 if episode.channel == "compute" else episode.effect)
+        what = {
+            "compute": f"computes {percent:.1f} % longer than its role peers",
+            "launch": f"leaves its devices idle {percent:.1f} % of the step longer than its peers (launch gap)",
+            "data": f"waits {percent:.1f} % of the step longer for data than its peers",
+            "transfer": f"moves data {percent:.1f} % of the step longer",
+        }[episode.channel]
+        if kind == FindingKind.IMBALANCE:
+            return f"{name} {what}, but equal work is not slower there: a busy expert, not hardware."
+        tail = "" if self.run.layout.known else " Roles are unknown, so this rests on its own history."
+        return f"{name} {what}; the job would gain {100 * gain:.1f} % of its step without it.{tail}"
+
+    def _cleared(self, statement: Statement) -> Finding:
+        block = statement.over or 0
+        return replace(
+            statement.last,
+            state=FindingState.CLEARED,
+            detected_at=_when(self.run, block),
+            detected_step=int(self.run.steps_S[(block + 1) * BLOCK - 1]),
+            summary=statement.last.summary.split(";")[0].rstrip(".") + ": over.",
+        )
+
+
+def _target_names(run: RunSteps, scope: FindingScope, positions: list[int]) -> tuple[str, ...]:
+    layout = run.layout
+    if scope == FindingScope.RACK:
+        return tuple(sorted({str(layout.domain["rack"][i]) for i in positions}))
+    if scope == FindingScope.NODE:
+        return tuple(sorted({str(layout.node_R[i]) for i in positions}))
+    names = []
+    for i in positions:
+        node, device = layout.node_R[i], int(layout.device_R[i])
+        place = "" if node is None else f" ({node}" + (f" device {device})" if device >= 0 else ")")
+        names.append(f"rank {int(layout.ranks_R[i])}{place}")
+    return tuple(names)
+
+
+def _when(run: RunSteps, block: int) -> int | None:
+    at = run.end_ms_S[min((block + 1) * BLOCK, len(run.end_ms_S)) - 1]
+    return int(at) if np.isfinite(at) else None
+
+
+def _later(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if values.size and np.isfinite(values).any() else 0.0
+
+
+def _round(value: Any) -> float | None:
+    return round(float(value), 1) if np.isfinite(value) else None
+
+
+def _quoted(text: str | None) -> str:
+    return (text or "").replace("\\", "\\\\").replace("'", "\\'")

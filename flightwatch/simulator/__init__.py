@@ -1,0 +1,1 @@
+"""A sick cluster with known answers: training times, telemetry and faults, seeded."""
