@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("agent", "flightwatch.cli.agent", "collect on this node and send; enroll: make its key"),
     ("config", "flightwatch.cli.config", "check the configuration, or write a commented file"),
 )

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from flightwatch.collectors.environment import Environment
 from flightwatch.core.errors import NoData
-from flightwatch.core.protocols import Row
+from flightwatch.core.protocols import CaptureContext, Row
 
 PATH = "dev/kmsg"
 #: Longest record of the kernel's ring.
 _RECORD_BYTES = 8192
 #: Records read in one call; a flood is read on in the next.
 MAX_RECORDS = 5000
+_LEVELS = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 #: Seconds between two writes of the position.
 _SAVE_SECONDS = 30.0
 
@@ -42,8 +43,8 @@ class KernelLine:
     text: str
 
 
-#: Turns a line and its time (ms since the epoch) into the events it means; most lines mean none.
-ParseLine = Callable[[KernelLine, int], Iterable[Row]]
+#: Turns the lines of one read, each with its time (ms since the epoch), into the events they mean.
+ParseLines = Callable[[Sequence[tuple[KernelLine, int]]], Iterable[Row]]
 
 
 def parse_record(record: bytes) -> KernelLine | None:
@@ -78,7 +79,7 @@ class KernelLogCollector:
 
     Parameters
     ----------
-    parse: what a line means; None takes the parser of the captures.
+    parse: what lines mean; None takes the parser of the captures.
     boot_ms: time of boot in milliseconds since the epoch, from which record times are counted.
     """
 
@@ -88,7 +89,7 @@ class KernelLogCollector:
     def __init__(
         self,
         environment: Environment,
-        parse: ParseLine | None = None,
+        parse: ParseLines | None = None,
         boot_ms: Callable[[], float] | None = None,
     ) -> None:
         self._environment = environment
@@ -107,10 +108,11 @@ class KernelLogCollector:
         if self._descriptor is None:
             self._open()
         rows: list[Row] = []
-        for line in self._lines(now_ms, rows):
+        lines = [(line, self._time_of(line, now_ms)) for line in self._lines(now_ms, rows)]
+        if lines:
             if self._parse is None:
-                self._parse = _captures_parser()
-            rows.extend(self._parse(line, self._time_of(line, now_ms)))
+                self._parse = captures_parser()
+            rows.extend(self._parse(lines))
         self._save()
         return rows
 
@@ -198,5 +200,19 @@ def _overrun(now_ms: int) -> Row:
     )
 
 
-def _captures_parser() -> ParseLine:
-    raise NoData("no parser of kernel lines")
+def captures_parser() -> ParseLines:
+    """Return the parser of recorded kernel logs, with the memory of one machine's log."""
+    # Imported when the kernel first speaks: the patterns cost memory that a silent machine need not spend.
+    from flightwatch.collectors.captures.kernel import KernelLines
+    from flightwatch.collectors.captures.log_prefix import Prefix
+
+    reader = KernelLines(CaptureContext("/" + PATH))
+
+    def parse(lines: Sequence[tuple[KernelLine, int]]) -> Iterator[Row]:
+        for line, ts_ms in lines:
+            prefix = Prefix(line.text, ts_ms=ts_ms, level=_LEVELS[line.level], is_kernel=True)
+            yield from (item for item in reader.feed(line.sequence, prefix) if isinstance(item, Row))
+        # What one read brought is one story: nothing waits for lines that may never come.
+        yield from (item for item in reader.flush() if isinstance(item, Row))
+
+    return parse

@@ -1,0 +1,183 @@
+"""`flightwatch agent`: collect on this node and send; `--once --print`; `enroll`."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import gc
+import logging
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.sections import load_agent_settings
+from flightwatch.collectors.environment import Environment, environment_at
+from flightwatch.collectors.settings import AgentSettings
+from flightwatch.core.clock import SystemClock
+from flightwatch.core.errors import ConfigError
+from flightwatch.core.vocabulary import ExitCode
+
+if TYPE_CHECKING:
+    from flightwatch.collectors.identity import Identity
+    from flightwatch.core.settings import Loaded
+
+logger = logging.getLogger(__name__)
+
+_M_ARENA_MAX = -8
+
+HELP = "Collect on this node and send to the bus until SIGTERM; `enroll` gives the node its key."
+EPILOG = (
+    "examples:\n  flightwatch agent --config /etc/flightwatch/flightwatch.toml\n"
+    "  flightwatch agent --once --print\n"
+    "  flightwatch agent enroll\n"
+    "  flightwatch agent enroll --node node-17 --public-key HEX     (where the control database is)"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments."""
+    parser.add_argument("verb", nargs="?", choices=("run", "enroll"), default="run", help="default: run")
+    parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
+    parser.add_argument("--once", action="store_true", help="collect once; needs --print")
+    parser.add_argument(
+        "--print", dest="print_rows", action="store_true", help="print rows as JSON lines, send nothing"
+    )
+    parser.add_argument("--node", help="enroll: name of the node (default: flightwatch.node)")
+    parser.add_argument("--public-key", help="enroll: register this public key, made by `enroll` on the node")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb."""
+    settings = load_agent_settings(arguments.config)
+    if arguments.verb == "enroll":
+        from flightwatch.cli.agent_enroll import enroll
+
+        return enroll(settings.section(CommonSettings), arguments.node, arguments.public_key)
+    if arguments.once != arguments.print_rows:
+        raise ConfigError("--once and --print are used together: collect once and print")
+    common = settings.section(CommonSettings)
+    from flightwatch.collectors.identity import checked_node_name
+
+    node = checked_node_name(common.node_name, "flightwatch.node" if common.node else "the host name")
+    if arguments.once:
+        return _print_once(settings, common, node)
+    return _run(settings, common, node)
+
+
+def state_dir(common: CommonSettings) -> str:
+    """Return the folder of the agent's key and positions."""
+    return os.path.join(common.data_dir, "agent")
+
+
+def _print_once(settings: Loaded, common: CommonSettings, node: str) -> int:
+    import json
+
+    from flightwatch.collectors.registry import make_collectors
+    from flightwatch.collectors.runner import Runner
+    from flightwatch.core.clock import iso_utc
+
+    agent = settings.section(AgentSettings)
+    runner = Runner(
+        make_collectors(environment_at(agent.root, agent)), _NoSink(), SystemClock(), agent.stuck_after_seconds
+    )
+    for row in runner.collect_once():
+        values = {"cluster": common.cluster, "node": node, **row.values}
+        ts = values.get("ts")
+        values["ts"] = iso_utc(ts) if isinstance(ts, int) else None
+        print(json.dumps({"table": row.table, "row": values}, ensure_ascii=False))
+    for slot in runner.slots:
+        if slot.error:
+            print(f"flightwatch agent: {slot.name}: {slot.error}", file=sys.stderr)
+    return ExitCode.DONE
+
+
+class _NoSink:
+    """Takes nothing: `collect_once` hands its rows to the caller."""
+
+    def emit(self, rows: object) -> None:
+        """Do nothing."""
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Return True: nothing waits."""
+        return True
+
+
+def _run(settings: Loaded, common: CommonSettings, node: str) -> int:
+    from flightwatch.collectors.identity import load_identity
+    from flightwatch.core.logs import configure
+
+    configure(common.log_level, common.log_format)
+    agent_settings = settings.section(AgentSettings)
+    folder = state_dir(common)
+    prepare_process(folder, agent_settings.open_files)
+    identity = load_identity(folder)
+    if identity is None:
+        logger.info("this node has no key: batches are not signed (`flightwatch agent enroll` makes one)")
+    environment = environment_at(agent_settings.root, agent_settings, folder)
+    return run_agent(settings, common, node, identity, environment)
+
+
+def run_agent(
+    settings: Loaded, common: CommonSettings, node: str, identity: Identity | None, environment: Environment
+) -> int:
+    """Join collectors, sender and bus, and collect until SIGTERM or SIGINT.
+
+    Returns
+    -------
+    ExitCode.DONE when everything collected was sent or spooled, else ExitCode.FAILED.
+
+    Raises
+    ------
+    ConfigError: a folder or URL cannot be used. Refused: another agent uses the same data folder.
+    """
+    from flightwatch.collectors.agent import Agent
+    from flightwatch.pipeline.bus.connect import open_bus
+    from flightwatch.pipeline.bus.settings import BusSettings
+    from flightwatch.pipeline.codec import encode
+    from flightwatch.pipeline.sender import Sender
+    from flightwatch.pipeline.spool import Spool, SpoolSettings
+
+    spool_settings = settings.section(SpoolSettings)
+    clock = SystemClock()
+    spool = Spool(Path(spool_settings.folder or os.path.join(common.data_dir, "spool")), spool_settings)
+    bus = open_bus(common.bus_url, settings.section(BusSettings), clock)
+    sender = Sender(
+        bus, spool, functools.partial(encode, sign=identity.sign if identity else None), node, common.cluster, clock
+    )
+    agent = Agent(environment, sender, clock, sender.state)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: agent.stop())
+    gc.collect()
+    gc.freeze()
+    sender.start()
+    logger.info("agent of node %s collects", node)
+    kept = agent.run()
+    sender.stop(environment.settings.stop_timeout_seconds)
+    bus.close()
+    logger.info("agent of node %s has ended", node)
+    return ExitCode.DONE if kept else ExitCode.FAILED
+
+
+def prepare_process(folder: str, open_files: int) -> None:
+    """Make the state folder, allow the descriptors that collectors keep open, and keep memory in one place."""
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot make the agent's folder: {error.strerror}; set flightwatch.data_dir"
+        ) from error
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = open_files + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    try:
+        # glibc gives each thread its own arena, which costs an agent megabytes that are never full.
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    except (OSError, AttributeError):
+        logger.debug("this C library has no mallopt")
