@@ -7,7 +7,7 @@ from flightwatch.core.errors import BadRecord, ConfigError, FlightwatchError, Re
 #: The engine looked at the data and refused it: sending the same block again can never help.
 _BAD_DATA = {6, 8, 16, 20, 26, 27, 33, 38, 41, 43, 50, 53, 69, 70, 72, 117, 131, 190, 321, 349, 441, 467, 636}
 #: The installation is wrong: no user, no grant, no database or table.
-_CONFIGURATION = {60, 81, 192, 193, 194, 497, 516, 739}
+_CONFIGURATION = {60, 81, 115, 192, 193, 194, 452, 497, 516, 739}
 #: A read may be repeated: network, timeouts, memory, load, disk, replicas.
 _TRANSIENT = {
     3, 23, 74, 75, 76, 87, 159, 164, 173, 201, 202, 203, 209, 210, 241, 242, 243, 244, 252, 279, 285, 289, 298, 319,
@@ -19,8 +19,7 @@ def one_line(error: BaseException) -> str:
     """Return an engine error as one short sentence without stack trace, version and error name."""
     text = " ".join(str(error).split())
     text = text.split("Stack trace", 1)[0].strip().rstrip(",")
-    _, found, rest = text.partition("DB::Exception: ")
-    text = (rest if found else text).split(": While executing", 1)[0]
+    text = text.rsplit("DB::Exception: ", 1)[-1].split(": While executing", 1)[0]
     return text if len(text) <= 400 else text[:397] + "..."
 
 
@@ -49,7 +48,7 @@ def translate(error: Exception, *, inserting: bool) -> FlightwatchError:
     if code in (60, 81):
         return ConfigError(f"the store lacks a table ({text}): run `flightwatch store migrate`")
     if code in _CONFIGURATION:
-        return ConfigError(f"the store refuses this user: {text}")
+        return ConfigError(f"the store refuses this program or user: {text}")
     # Code 252 is both "too many parts" (merges are behind) and "too many partitions in one block" (the data).
     if inserting and (code in _BAD_DATA or (code == 252 and "partitions for single INSERT" in text)):
         return BadRecord(f"the store rejected the rows: {text}")

@@ -15,8 +15,8 @@ from flightwatch.core.clock import Clock, SystemClock
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.vocabulary import DATABASE
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.layout import codec, ttl_expression
-from flightwatch.pipeline.store.render import Renderer
+from flightwatch.pipeline.store.layout import LATEST, codec, ttl_expression
+from flightwatch.pipeline.store.render import Renderer, latest_select
 from flightwatch.pipeline.store.schema import arrow_schema
 
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -126,7 +126,10 @@ def migrate(
             store.command(statement)
         _record(store, migration, (clock or SystemClock()).now_ms())
         done.append(f"applied {migration.name}")
-    return done + _expand_columns(store) + _apply_retention(store)
+    added = _expand_columns(store)
+    if added:
+        _expand_latest(store)
+    return done + added + _apply_retention(store)
 
 
 def _record(store: Store, migration: Migration, now_ms: int) -> None:
@@ -184,12 +187,26 @@ def _expand_columns(store: Store) -> list[str]:
                         f"ALTER TABLE {DATABASE}.{table.name}{on_cluster} ADD COLUMN IF NOT EXISTS {definition} {place}"
                     )
                 done.append(f"added {table.name}.{column.name}")
-            elif there.replace("\\'", "'") != column.clickhouse_type:
+            elif there != column.clickhouse_type:
                 raise ConfigError(
                     f"{table.name}.{column.name} is {there} in the store and {column.clickhouse_type} in this program"
                 )
             previous = column.name
     return done
+
+
+def _expand_latest(store: Store) -> None:
+    """Give the tables of newest rows the columns their sources gained."""
+    suffix = "_local" if store.cluster else ""
+    on_cluster = f" ON CLUSTER '{store.cluster}'" if store.cluster else ""
+    for latest, (source, _) in LATEST.items():
+        for name in (f"{latest}{suffix}", latest) if store.cluster else (latest,):
+            for column in TABLES[source].columns:
+                store.command(
+                    f"ALTER TABLE {DATABASE}.{name}{on_cluster}"
+                    f" ADD COLUMN IF NOT EXISTS `{column.name}` {column.clickhouse_type}"
+                )
+        store.command(f"ALTER TABLE {DATABASE}.mv_{latest}{on_cluster} MODIFY QUERY {latest_select(latest, suffix)}")
 
 
 def _apply_retention(store: Store) -> list[str]:
