@@ -90,12 +90,13 @@ class Agent:
         self.runner.start()
         while not self._stop.wait(WATCH_SECONDS):
             self.runner.watch()
-            self._read_commands()
+            self.read_commands()
         timeout_s = self._environment.settings.stop_timeout_seconds
         self.runner.stop(min(1.0, timeout_s))
         return self._sink.flush(timeout_s)
 
-    def _read_commands(self) -> None:
+    def read_commands(self) -> None:
+        """Do the commands that have come; a command that fails or is unknown is logged."""
         if self._commands is None:
             return
         try:
@@ -107,7 +108,9 @@ class Agent:
         for command in commands:
             handler = self._handlers.get(command.type)
             if handler is None:
-                logger.warning("command %s of type %r is not done: this agent does not know it", command.id, command.type)
+                logger.warning(
+                    "command %s of type %r is not done: this agent does not know it", command.id, command.type
+                )
                 continue
             try:
                 handler(command)
@@ -161,9 +164,7 @@ def _collector_figures(now_ms: int, slot: Slot) -> list[Row]:
 
 
 def _figure(now_ms: int, instance: str, name: str, value: float) -> Row:
-    return Row(
-        "self_metrics", {"ts": now_ms, "component": "agent", "instance": instance, "name": name, "value": value}
-    )
+    return Row("self_metrics", {"ts": now_ms, "component": "agent", "instance": instance, "name": name, "value": value})
 
 
 def _number(value: int | None) -> float | None:

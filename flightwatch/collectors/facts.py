@@ -11,6 +11,7 @@ from flightwatch.collectors.tree import Tree, text, whole_number
 from flightwatch.core.errors import NoData
 from flightwatch.core.protocols import Row
 
+
 def host_facts(tree: Tree) -> dict[Key, str]:
     """Read what the machine's files say about its configuration.
 

@@ -1,4 +1,4 @@
-"""The agent's own figures: `self_metrics` of component agent. Absence is judged against these, never against silence."""
+"""The agent's own figures: `self_metrics` of component agent, against which absence is judged."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ _SUPPLY_INPUT = re.compile(r"p(?:ower)?[ _]?in\d*", re.IGNORECASE)
 class Sensor:
     """Where one sensor's values are; made once, read many times."""
 
-    def __init__(self, tree: Tree, folder: str, kind: str, number: str, input_name: str, present: frozenset[str]) -> None:
+    def __init__(
+        self, tree: Tree, folder: str, kind: str, number: str, input_name: str, present: frozenset[str]
+    ) -> None:
         self.kind = kind
         self.quantity, self.unit, self.scale, self.largest = KINDS[kind]
         stem = f"{kind}{number}"

@@ -100,7 +100,9 @@ def test_nfs_mounts(tree_of: Callable[..., Any]) -> None:
 
 def test_a_control_character_in_a_mount_point_stays_escaped() -> None:
     line = "device a:/b mounted on /x\\012y\\040z with fstype nfs statvers=1.1"
-    assert [item.target for item in parse_mountstats(line.encode()) if isinstance(item, StorageCounters)] == ["/x\\012y z"]
+    assert [item.target for item in parse_mountstats(line.encode()) if isinstance(item, StorageCounters)] == [
+        "/x\\012y z"
+    ]
 
 
 def test_the_slowest_mount_reaches_the_nodes_row(

@@ -107,7 +107,9 @@ def test_a_sensor_without_a_number_is_null_with_a_note(tree_of: Callable[..., An
     assert [item.text for item in items if isinstance(item, Note)] == ["x temp1 gives no reading"]
 
 
-def test_the_worst_readings_reach_the_nodes_row(tree_of: Callable[..., Any], environment_of: Callable[..., Any]) -> None:
+def test_the_worst_readings_reach_the_nodes_row(
+    tree_of: Callable[..., Any], environment_of: Callable[..., Any]
+) -> None:
     tree = tree_of(
         {
             f"{CHIP}/name": "bmc",

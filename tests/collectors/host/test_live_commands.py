@@ -45,9 +45,7 @@ def test_nvidia_smi_is_read_where_nvml_does_not_answer(
         NvidiaSmiCollector(environment).collect(99)
 
 
-def test_output_that_is_no_report_is_a_failure(
-    tree_of: Callable[..., Any], environment_of: Callable[..., Any]
-) -> None:
+def test_output_that_is_no_report_is_a_failure(tree_of: Callable[..., Any], environment_of: Callable[..., Any]) -> None:
     environment = environment_of(tree_of({"x": ""}), live=True)
     environment.run_command = lambda words, timeout_seconds: b"Failed to initialize NVML: Unknown Error"
     with pytest.raises(TransientError, match="nvidia-smi"):
@@ -56,7 +54,9 @@ def test_output_that_is_no_report_is_a_failure(
 
 def test_a_command_is_run_without_a_shell_and_in_the_c_locale() -> None:
     program = "import os, sys; print(sys.argv[1], sorted(os.environ)[:1], os.environ['LC_ALL'])"
-    assert run_command((sys.executable, "-c", program, "$(id); `id`"), 20).split(b"\n")[0] == b"$(id); `id` ['LC_ALL'] C"
+    assert (
+        run_command((sys.executable, "-c", program, "$(id); `id`"), 20).split(b"\n")[0] == b"$(id); `id` ['LC_ALL'] C"
+    )
 
 
 @pytest.mark.parametrize(
