@@ -25,7 +25,7 @@ def open_bus(url: str, settings: BusSettings | None = None, clock: Clock | None 
     chosen = settings or BusSettings()
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
-        folder = unquote(urlsplit(url).path)
+        folder = "/" + unquote(urlsplit(url).path).lstrip("/")
         if not folder.startswith("/") or folder == "/":
             raise ConfigError(f"flightwatch.bus = {url!r}: write sqlite:///ABSOLUTE/FOLDER")
         from flightwatch.pipeline.bus.local import LocalBus

@@ -11,7 +11,7 @@ from flightwatch.collectors.tree import MAX_FILE_BYTES, FolderTree, text, whole_
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"12\n", 12), (b"-5\n", -5), (b"0\n", 0), (b"", None), (None, None), (b"N/A (no PMA)\n", None), (b"1_00", None),
+        (b"12\n", 12), (b"-5\n", -5), (b"0\n", 0), (b"", None), (None, None), (b"N/A (no PMA)", None), (b"1_0", None),
         (b"1.5", None), (b"--1", None), (b"9" * 25, None), ("\u0663".encode(), None), (b" 7 ", 7), (b"0x10", None),
         (b"-", None),
     ],
