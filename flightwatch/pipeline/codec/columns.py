@@ -262,7 +262,8 @@ def _out_of_range(kind: str, code: str, values: npt.NDArray[Any]) -> Bools:
         if code in "df":
             with np.errstate(all="ignore"):
                 exact = (np.floor(values) == values) & (np.abs(values) <= cell_rules.MAX_EXACT_INT)
-            return ~(exact & (values >= low) & (values <= high))
+            bad: Bools = ~(exact & (values >= low) & (values <= high))
+            return bad
         limits = np.iinfo(values.dtype)
         bad = np.zeros(len(values), bool)
         if low > limits.min:
@@ -271,7 +272,8 @@ def _out_of_range(kind: str, code: str, values: npt.NDArray[Any]) -> Bools:
             bad |= values > high
         return bad
     if kind == "f32" and code == "d":
-        return np.isfinite(values) & (np.abs(values) > cell_rules.MAX_F32)
+        too_large: Bools = np.isfinite(values) & (np.abs(values) > cell_rules.MAX_F32)
+        return too_large
     return np.zeros(len(values), bool)
 
 

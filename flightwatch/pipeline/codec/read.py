@@ -189,7 +189,8 @@ def _identity(raw: bytes) -> Identity:
         raise BadRecord(f"the identity is unreadable: {error}") from error
     if not all(isinstance(word, str) for word in [*words, *(part for pair in attributes for part in pair)]):
         raise BadRecord("the identity holds something other than text")
-    return Identity(*words, attributes)
+    agent, spool, lane, node, cluster, program = words
+    return Identity(agent, spool, lane, node, cluster, program, attributes)
 
 
 @lru_cache(maxsize=4_096)

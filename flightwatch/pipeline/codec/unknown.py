@@ -1,4 +1,4 @@
-"""Columns that this program's catalogue does not know: numbers go to the extra maps, the rest is counted and dropped."""
+"""Columns unknown to this program: numbers go to the extra maps, the rest is counted and dropped."""
 
 from __future__ import annotations
 
