@@ -20,14 +20,54 @@ _HERE = "flightwatch.collectors.captures."
 #: Devices of every vendor and exporters' text.
 DEVICE_PARSERS: tuple[tuple[str, str], ...] = ()
 #: Ports, hosts, storage, topology.
-HOST_PARSERS: tuple[tuple[str, str], ...] = ()
+HOST_PARSERS: tuple[tuple[str, str], ...] = (
+    ("rdma-statistic", "rdma_statistic:RdmaStatisticParser"),
+    ("nicctl-port-statistics", "nicctl:NicctlParser"),
+    ("mlxlink", "mlxlink:MlxlinkParser"),
+    ("ethtool", "ethtool:EthtoolParser"),
+    ("perfquery", "perfquery:PerfqueryParser"),
+    ("ibswinfo", "ibswinfo:IbswinfoParser"),
+    ("ibnetdiscover", "ibnetdiscover:IbnetdiscoverParser"),
+    ("redfish-facility", "facility:FacilityRedfishParser"),
+    ("redfish", "redfish:RedfishParser"),
+    ("kubernetes", "kubernetes:KubernetesParser"),
+    ("netq-topology", "netq:NetqParser"),
+    ("nccl-topo", "nccl_topo:NcclTopoParser"),
+    ("slurm-job", "slurm:SlurmJobParser"),
+    ("slurm-topology", "slurm:SlurmTopologyParser"),
+    ("ipmi", "ipmi:IpmiParser"),
+    ("rasdaemon", "rasdaemon:RasdaemonParser"),
+    ("mountstats", "storage_files:MountstatsParser"),
+    ("diskstats", "storage_files:DiskstatsParser"),
+    ("nfsiostat", "nfsiostat:NfsiostatParser"),
+    ("gpfs-mmpmon", "gpfs:GpfsParser"),
+    ("beegfs", "beegfs:BeegfsParser"),
+    ("lustre-lctl", "lustre:LustreParamParser"),
+    ("inventory-csv", "inventory_csv:InventoryCsvParser"),
+    ("facility-csv", "facility:FacilityCsvParser"),
+    ("mce", "mce:MceParser"),
+)
 #: Logs come last: almost any text has lines that look like one.
-LOG_PARSERS: tuple[tuple[str, str], ...] = ()
+LOG_PARSERS: tuple[tuple[str, str], ...] = (
+    ("ncclras", "comm.ras:NcclRas"),
+    ("nccl-inspector", "comm.inspector:NcclInspector"),
+    ("py-spy", "comm.stacks:PySpyDump"),
+    ("hf-trainer-state", "trainer_state:TrainerState"),
+    ("superbench", "superbench:SuperBenchResults"),
+    ("journal", "journal_export:JournalExport"),
+    ("nccl-tests", "nccl_tests:NcclTests"),
+    ("log", "text_log:TextLog"),
+)
 
 PARSERS: tuple[tuple[str, str], ...] = (*DEVICE_PARSERS, *HOST_PARSERS, *LOG_PARSERS)
 
 #: Parsers of folder trees (/sys, /proc).
-TREE_PARSERS: tuple[tuple[str, str], ...] = ()
+TREE_PARSERS: tuple[tuple[str, str], ...] = (
+    ("sysfs-infiniband", "sysfs_tree:InfinibandTreeParser"),
+    ("sysfs-edac", "sysfs_tree:EdacTreeParser"),
+    ("sysfs-hwmon", "sysfs_tree:HwmonTreeParser"),
+    ("lustre-tree", "lustre:LustreTreeParser"),
+)
 
 
 @cache
