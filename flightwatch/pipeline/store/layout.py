@@ -52,9 +52,8 @@ LATEST = {
 }
 
 
-def codec(table: Table, column: Column) -> str:
+def codec(column: Column) -> str:
     """Return the CODEC of one column."""
-    del table
     if column.type == "time" or column.name == "src_offset" or (column.counter and column.type == "f64"):
         return "CODEC(Delta(8), ZSTD(3))"
     if column.name.endswith("_bytes_total"):
@@ -62,15 +61,12 @@ def codec(table: Table, column: Column) -> str:
         return "CODEC(Delta, Delta, T64('bit'), ZSTD(1))"
     if column.counter or column.name in ("step", "seq"):
         return "CODEC(Delta, T64, ZSTD(1))"
-    if column.type == "f32" and column.unit in ("ratio", "W"):
-        # Many distinct decimals: the only columns where the slower level pays (1.94 against 2.50 bytes).
-        return "CODEC(ZSTD(6))"
     return "CODEC(ZSTD(3))"
 
 
 def column_list(table: Table) -> str:
     """Return the column definitions of a catalogue table for CREATE TABLE."""
-    return ",\n  ".join(f"`{c.name}` {c.clickhouse_type} {codec(table, c)}" for c in table.columns)
+    return ",\n  ".join(f"`{c.name}` {c.clickhouse_type} {codec(c)}" for c in table.columns)
 
 
 def ttl_expression(table: str, settings: StoreSettings) -> str | None:

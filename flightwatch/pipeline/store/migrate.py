@@ -180,7 +180,7 @@ def _expand_columns(store: Store) -> list[str]:
                 definition = f"`{column.name}` {column.clickhouse_type}"
                 store.command(
                     f"ALTER TABLE {DATABASE}.{table.name}{suffix}{on_cluster}"
-                    f" ADD COLUMN IF NOT EXISTS {definition} {codec(table, column)} {place}"
+                    f" ADD COLUMN IF NOT EXISTS {definition} {codec(column)} {place}"
                 )
                 if store.cluster:
                     store.command(
