@@ -4,5 +4,7 @@ from __future__ import annotations
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("agent", "flightwatch.cli.agent", "collect on this node and send; enroll: make its key"),
+    ("backtest", "flightwatch.cli.backtest", "run the detectors over recorded tables"),
     ("config", "flightwatch.cli.config", "check the configuration, or write a commented file"),
+    ("trace", "flightwatch.cli.trace", "op times, flame graph, difference and timeline of profiler traces"),
 )
