@@ -66,7 +66,9 @@ PORT_NAMES = CounterNames(
     },
     sums={"pfc_rx_pause_total": _pause("rx"), "pfc_tx_pause_total": _pause("tx")},
 )  # fmt: skip
-_PER_QUEUE = re.compile(r"(?:rx|tx|ch|xdp|rxq|txq|queue|rx_queue|tx_queue|rx_xsk|tx_xsk|tx_xdp)[-_]?\d+\D?.*|.*\[\d+\].*")
+_PER_QUEUE = re.compile(
+    r"(?:rx|tx|ch|xdp|rxq|txq|queue|rx_queue|tx_queue|rx_xsk|tx_xsk|tx_xdp)[-_]?\d+\D?.*|.*\[\d+\].*"
+)
 _HEADINGS = ("NIC statistics:", "FEC parameters for ", "Standard stats for ", "Settings for ", "Pause parameters for ")
 _LINE = re.compile(r"[ \t]+(\[\d+\]:\s*[^:]+|[A-Za-z][^:]*?)\s*:[ \t]*(.*)")
 _MODULE = re.compile(r"\s*(Identifier|Module temperature|Laser (?:tx )?bias current[^:]*|Vendor SN)\s*: ", re.MULTILINE)
@@ -102,7 +104,7 @@ class EthtoolParser:
         "sensor_samples": ("chip", "label", "quantity", "unit", "value", "status"),
     }
     NULL_NOTES: ClassVar[Mapping[str, str]] = {
-        "port_samples.hca": "`ethtool -S` and `-m` print no interface name; it is taken from the file name when that has one",
+        "port_samples.hca": "-S and -m print no interface name; it is taken from the file name when that has one",
         "port_samples.pfc_rx_pause_total": "the output holds no pause counters: the count is unknown, not 0",
         "port_samples.optics_rx_power_dbm": "only `-m` prints it; NULL without light (-inf dBm) and on copper",
     }
@@ -111,7 +113,9 @@ class EthtoolParser:
         """Say whether the head has one of ethtool's headings or a module page."""
         text = head_text(head)
         if text.lstrip().startswith("["):
-            return '"ifname"' in text[:400] and any(f'"{key}"' in text for key in ("rx_packets", "rx_bytes", "tx_bytes"))
+            return '"ifname"' in text[:400] and any(
+                f'"{key}"' in text for key in ("rx_packets", "rx_bytes", "tx_bytes")
+            )
         if any(line.startswith(_HEADINGS) for line in text.split("\n")[:60]):
             return True
         return len({match.split(" (")[0] for match in _MODULE.findall(text)}) >= 2

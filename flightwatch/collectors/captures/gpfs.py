@@ -15,7 +15,6 @@ from flightwatch.core.vocabulary import StorageKind
 _KEYS = {"_br_": "read_bytes_total", "_bw_": "write_bytes_total", "_rdc_": "read_ops_total", "_wc_": "write_ops_total"}
 _WORDS = {"bytes read": "_br_", "bytes written": "_bw_", "reads": "_rdc_", "writes": "_wc_", "filesystem": "_fs_"}
 _START = re.compile(r"mmpmon node (\S+) name (\S+) (fs_io_s|io_s) (OK|\S.*)")
-_HISTORY = re.compile(r"=== mmdiag: iohist ===|I/O history:|I/O start time RW")
 
 
 class GpfsParser:
@@ -31,8 +30,9 @@ class GpfsParser:
     def recognise(self, head: bytes) -> bool:
         """Say whether the head has mmpmon answers or an I/O history."""
         text = head_text(head)
-        return bool(re.search(r"^\s*_(?:fs_)?io_s_ _n_ ", text, re.MULTILINE) or re.search(r"^mmpmon node ", text, re.MULTILINE)
-                    or re.search(r"^(?:=== mmdiag: iohist|I/O history:)", text, re.MULTILINE))  # fmt: skip
+        return bool(
+            re.search(r"^(?:\s*_(?:fs_)?io_s_ _n_ |mmpmon node |=== mmdiag: iohist|I/O history:)", text, re.MULTILINE)
+        )
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterable[Row | Note]:
         """Yield one storage_samples row a file system (or node), or one a disk of an I/O history."""

@@ -142,8 +142,12 @@ class IbnetdiscoverParser:
     ) -> Iterator[Row]:
         for end, leaf, rate in ports.values():
             attrs = {key: value for key, value in (("guid", end.guid), ("rate", rate)) if value}
-            yield make_row("inventory", self.CARRIES, context,
-                           {"node": end.name, "hca": end.hca, "port": end.port, "leaf_switch": leaf, "attrs": attrs})  # fmt: skip
+            yield make_row(
+                "inventory",
+                self.CARRIES,
+                context,
+                {"node": end.name, "hca": end.hca, "port": end.port, "leaf_switch": leaf, "attrs": attrs},
+            )
         for name, model in switches.items():
             yield make_row("inventory", self.CARRIES, context,
                            {"node": name, "model": model or None, "attrs": {"part": "switch"}})  # fmt: skip

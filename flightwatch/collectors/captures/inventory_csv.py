@@ -53,7 +53,9 @@ class InventoryCsvParser:
                 yield Note("error", f"line {number}", f"not a CSV line: {error}")
                 continue
             if len(cells) != len(header):
-                yield Note("error", f"line {number}", f"{len(header)} cells expected, {len(cells)} found: {shown(line)}")
+                yield Note(
+                    "error", f"line {number}", f"{len(header)} cells expected, {len(cells)} found: {shown(line)}"
+                )
                 continue
             yield from self._row(dict(zip(header, cells, strict=True)), f"line {number}", context)
         if not header:
@@ -63,7 +65,7 @@ class InventoryCsvParser:
     def _row(self, cells: Mapping[str, str], where: str, context: CaptureContext) -> Iterator[Row | Note]:
         known = {name: text.strip() for name, text in cells.items() if text.strip()}
         if set(cells) >= _LINKS:
-            if not _LINKS <= set(known):
+            if not set(known) >= _LINKS:
                 yield Note("error", where, "a link needs both ends")
                 return
             yield make_row("links", self.CARRIES, context,

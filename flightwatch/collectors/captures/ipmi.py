@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import Lines, head_text, make_row, to_float
+from flightwatch.collectors.captures.base import Lines, head_text, to_float
 from flightwatch.collectors.captures.host_sensors import SENSOR_CARRIES, Sensor, SensorSheet
 from flightwatch.collectors.captures.port_counters import shown
 from flightwatch.core.protocols import CaptureContext, Note, Row
@@ -38,8 +38,10 @@ _DCMI_NAMES = {"min": ("power minimum", "power_min"), "max": ("power maximum", "
                "ave": ("power average", "power_average"), "ins": ("instantaneous power", "power"),
                "cur": ("instantaneous power", "power")}  # fmt: skip
 _ERROR = re.compile(
-    r"(?:Unable to|Error\b|Invalid|Unknown|Could not|Failed|No such)|(?:Get |ipmi|.*: ).*(?:fail|error|timeout)", re.IGNORECASE
+    r"(?:Unable to|Error\b|Invalid|Unknown|Could not|Failed|No such)|(?:Get |ipmi|.*: ).*(?:fail|error|timeout)",
+    re.IGNORECASE,
 )
+_DISCRETE = re.compile(r"0x[0-9a-f]{1,6}|unknown|")
 _ENTITY = re.compile(r"\d{1,3}\.\d{1,3}")
 
 
@@ -110,7 +112,12 @@ def _shape(line: str) -> str | None:
         return "csv" if len(cells) in (4, 5) and cells[3].lower() in _STATUS and cells[0] else None
     if lower[:3] == ["id", "name", "type"] and "reading" in lower:
         return "header"
-    if len(cells) >= 10 and cells[0] and lower[3] != "":
+    if (
+        10 <= len(cells) <= 11
+        and cells[0]
+        and (lower[3] in _STATUS or _DISCRETE.fullmatch(lower[3]))
+        and "=" not in line
+    ):
         return "sensor"
     if len(cells) == 5 and re.fullmatch(r"[0-9A-Fa-f]{2}h", cells[1]) and _ENTITY.fullmatch(cells[3]):
         return "elist"

@@ -134,7 +134,9 @@ class Target:
                 values[f"{direction}_ms"] = sum(bucket[0] * bucket[index] for bucket in buckets) / count
                 values[f"{direction}_ops_total"] = count
         if values:
-            self.notes.append(Note("warning", self.name, "times come from a histogram: each is at most the printed one"))
+            self.notes.append(
+                Note("warning", self.name, "times come from a histogram: each is at most the printed one")
+            )
         return values
 
     def rows(self, context: CaptureContext) -> Iterator[Row | Note]:
@@ -142,12 +144,17 @@ class Target:
         at = {"ts": context.at_ms if context.at_ms is not None else self.ts}
         yield make_row("storage_samples", CARRIES, context, {**self.storage_values(), **at})
         for quantity, unit, value in self._readings():
-            yield make_row("sensor_samples", CARRIES, context,
-                           {"chip": "lustre", "label": self.name, "quantity": quantity, "unit": unit, "value": value, **at})  # fmt: skip
+            yield make_row(
+                "sensor_samples",
+                CARRIES,
+                context,
+                {"chip": "lustre", "label": self.name, "quantity": quantity, "unit": unit, "value": value, **at},
+            )
         state = self.fields.get("state")
         if state and state not in _GOOD_STATES:
             yield make_row("events", CARRIES, context, {
-                "source": EventSource.KERNEL.value, "code": "lustre:disconnected", "severity": EventSeverity.ERROR.value,
+                "source": EventSource.KERNEL.value, "code": "lustre:disconnected",
+                "severity": EventSeverity.ERROR.value,
                 "message": f"{self.name} is not connected: state {state[:40]}",
                 "attrs": {"target": self.name, "state": state[:40]}, **at})  # fmt: skip
         yield from self.notes
@@ -280,5 +287,9 @@ def load_notes(targets: Sequence[Target]) -> Iterator[Note]:
         total = sum(counts.values())
         for name, count in counts.items():
             if len(counts) > 1 and total and count > 0.9 * total:
-                yield Note("info", name, f"{100 * count / total:.0f} % of all {direction}s go to {name}: it is loaded, "
-                           "which is no fault; compare its time per operation with its own past, not with idle targets")  # fmt: skip
+                yield Note(
+                    "info",
+                    name,
+                    f"{100 * count / total:.0f} % of all {direction}s go to {name}: it is loaded, "
+                    "which is no fault; compare its time per operation with its own past, not with idle targets",
+                )

@@ -75,4 +75,3 @@ def classify(status: int) -> tuple[str, EventSeverity]:
     if status & (_UNCORRECTED | _CORRUPT):
         return "mce:uncorrected", EventSeverity.CRITICAL
     return "mce:corrected", EventSeverity.WARNING
-

@@ -75,7 +75,9 @@ class MlxlinkParser:
             yield from self._rows(fields, context)
 
     def _rows(self, fields: Mapping[str, str], context: CaptureContext) -> Iterator[Row | Note]:
-        counts, optics, values, extra = Counts(), Optics(), {}, {}  # type: Counts, Optics, dict[str, Value], dict[str, float]
+        counts, optics = Counts(), Optics()
+        values: dict[str, Value] = {}
+        extra: dict[str, float] = {}
         for name, text in fields.items():
             key = re.sub(r"\s*\[[^\]]*\]", "", name).strip().lower()
             text = re.sub(r"\s*\[[^\]]*\]\s*$", "", text)
@@ -86,7 +88,12 @@ class MlxlinkParser:
                 optics.temperature(text, name)
             elif key == "voltage":
                 optics.voltage_mv = to_float(text)
-            elif key in ("effective physical errors", "symbol errors", "link down counter", "link error recovery counter"):
+            elif key in (
+                "effective physical errors",
+                "symbol errors",
+                "link down counter",
+                "link error recovery counter",
+            ):
                 counts.read(key.replace(" ", "_"), text, name)
             elif key == "raw physical errors per lane":
                 for lane, part in enumerate(text.split(","), 1):

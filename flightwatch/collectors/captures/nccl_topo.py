@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 from flightwatch.collectors.captures.base import DEPTH_LIMIT, head_text, make_row, read_document, to_int
@@ -20,7 +20,7 @@ class Machine:
 
     devices: list[dict[str, str]] = field(default_factory=list)
     adapters: list[dict[str, str]] = field(default_factory=list)
-    nvlinks: list[tuple[int, str, int]] = field(default_factory=list)
+    nvlinks: list[tuple[int, str]] = field(default_factory=list)
 
 
 class NcclTopoParser:
@@ -32,7 +32,7 @@ class NcclTopoParser:
         "links": ("from_target", "to_target", "kind"),
     }
     NULL_NOTES: ClassVar[Mapping[str, str]] = {
-        "inventory.hca": "the file lists the adapter by PCI address only; adapters are then numbered nic0, nic1 in attrs.nic",
+        "inventory.hca": "the file lists adapters by PCI address only; they are numbered in attrs.nic",
         "inventory.scale_up_domain": "NVLink switches stand in the file without a name",
     }
 
@@ -59,16 +59,20 @@ class NcclTopoParser:
             if near:
                 attrs["near_nic"] = ",".join(near)
             number = to_int(device.get("dev", ""))
-            yield make_row("inventory", self.CARRIES, context,
-                           {"device": index if number is None or not 0 <= number < 65536 else number, "attrs": attrs})  # fmt: skip
+            yield make_row(
+                "inventory",
+                self.CARRIES,
+                context,
+                {"device": index if number is None or not 0 <= number < 65536 else number, "attrs": attrs},
+            )
             for nic in near:
                 yield self._link(f"{prefix}gpu{index}", f"{prefix}{nic}", _NEAR, context)
-        for nic in machine.adapters:
-            attrs = {key: value for key, value in nic.items() if value and key != "name"}
-            port = to_int(nic.get("port", ""))
+        for adapter in machine.adapters:
+            attrs = {key: value for key, value in adapter.items() if value and key != "name"}
+            port = to_int(adapter.get("port", ""))
             yield make_row("inventory", self.CARRIES, context,
-                           {"hca": nic.get("name") or None, "port": port, "attrs": attrs})  # fmt: skip
-        for index, target, count in machine.nvlinks:
+                           {"hca": adapter.get("name") or None, "port": port, "attrs": attrs})  # fmt: skip
+        for index, target in machine.nvlinks:
             peer = next((i for i, device in enumerate(machine.devices) if device["pci_bus_id"] == target), None)
             if peer is None or peer > index:
                 name = f"nvswitch {target}" if peer is None else f"gpu{peer}"
@@ -83,7 +87,7 @@ def _walk(text: str, machine: Machine) -> Iterator[Note]:
     if "<!ENTITY" in text or "<!DOCTYPE" in text:
         yield Note("error", "", "a document type or entities do not belong in a topology file")
         return
-    parser = XMLPullParser(("start", "end"))
+    parser: Any = XMLPullParser(("start", "end"))
     path: list[Element] = []
     try:
         parser.feed(text)
@@ -127,4 +131,4 @@ def _take(element: Element, path: list[Element], machine: Machine) -> None:
         adapter.update({key: element.get(key, "") for key in ("name", "speed", "port", "guid") if element.get(key)})
         adapter["nic"] = element.get("name") or adapter["nic"]
     elif element.tag in ("nvlink", "xgmi") and machine.devices:
-        machine.nvlinks.append((len(machine.devices) - 1, element.get("target", ""), to_int(element.get("count", "")) or 1))
+        machine.nvlinks.append((len(machine.devices) - 1, element.get("target", "")))

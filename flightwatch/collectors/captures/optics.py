@@ -16,7 +16,12 @@ LANE_QUANTITIES = {
     "bias": ("mA", "optics_bias_ma", max),
 }
 #: Outside these a module's register is empty or its reading is garbage (an unplugged or copper module).
-_PLAUSIBLE = {"rx_power": (-60.0, 30.0), "tx_power": (-60.0, 30.0), "bias": (0.0, 2000.0), "temperature": (-60.0, 150.0)}
+_PLAUSIBLE = {
+    "rx_power": (-60.0, 30.0),
+    "tx_power": (-60.0, 30.0),
+    "bias": (0.0, 2000.0),
+    "temperature": (-60.0, 150.0),
+}
 
 
 @dataclass

@@ -38,7 +38,7 @@ class PerfqueryParser:
     CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {"port_samples": (*IDENTITY, *NAMES.columns, *MAPS)}
     NULL_NOTES: ClassVar[Mapping[str, str]] = {
         "port_samples.hca": "perfquery names a LID, kept in extra as perfquery.lid, and no adapter",
-        "port_samples.rx_bytes_total": "the error-detail pages print no traffic; an empty file is a failed query, not 0",
+        "port_samples.rx_bytes_total": "error-detail pages print no traffic; an empty file is a failed query, not 0",
     }
 
     def recognise(self, head: bytes) -> bool:
@@ -70,9 +70,7 @@ class PerfqueryParser:
             yield Note("error", "offset 0", "no port was captured: the query failed, which is not a reading of 0")
         yield from lines.notes
 
-    def _row(
-        self, counts: Counts, lid: int | None, port: int | None, context: CaptureContext
-    ) -> Iterator[Row | Note]:
+    def _row(self, counts: Counts, lid: int | None, port: int | None, context: CaptureContext) -> Iterator[Row | Note]:
         if counts.numbers:
             extra = None if lid is None else {"perfquery.lid": float(lid)}
             number = port if port is not None and port < 65536 else None

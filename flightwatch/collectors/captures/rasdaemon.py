@@ -56,7 +56,7 @@ class RasdaemonParser:
         """Say whether the head has ras-mc-ctl's section lines."""
         text = head_text(head)
         known = re.findall(
-            r"^(?:No (?:Memory|PCIe AER|PCIE AER|MCE|Extlog|devlink|disk|ARM processor|Memory failure|CXL [\w ]+) errors\."
+            r"^(?:No (?:Memory|PCI[eE] AER|MCE|Extlog|devlink|disk|ARM processor|Memory failure|CXL [\w ]+) errors\."
             r"|(?:Memory controller|PCIe AER|PCIE AER|Disk|MCE|Extlog|ARM processor|Devlink) (?:events|errors|records)"
             r"(?: summary)?:)",
             text, re.MULTILINE,
@@ -131,7 +131,7 @@ class RasdaemonParser:
             yield Note("error", where, f"not a line of the {section} section: {shown(line)}")
 
     def _record(self, section: str, when: str, text: str, context: CaptureContext) -> Row:
-        attrs = {name: value for name, value in _PLACE.findall(text)[:16]}
+        attrs = dict(_PLACE.findall(text)[:16])
         if address := _ADDRESS.search(text):
             attrs["addr"] = address[1]
         code, severity = _record_class(section, text)

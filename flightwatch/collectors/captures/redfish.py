@@ -1,4 +1,4 @@
-"""Redfish JSON: Thermal, Power, ThermalMetrics, PowerSupplyMetrics, EnvironmentMetrics, Sensor(s), fans, leak detectors.
+"""Redfish JSON: Thermal, Power, ThermalMetrics, PowerSupplyMetrics, EnvironmentMetrics, Sensor(s), fans.
 
 One document or several (a list, JSON lines, a `Members` collection expanded in place). What a reading
 is comes from its units (`ReadingUnits`, `Units` in old firmware, `ReadingType`), never from its size.
@@ -6,7 +6,6 @@ is comes from its units (`ReadingUnits`, `Units` in old firmware, `ReadingType`)
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar
 
@@ -51,7 +50,9 @@ _EXCERPTS: Mapping[str, tuple[str, str]] = {
     "ReturnPressurekPa": ("pressure", "kPa"), "DeltaPressurekPa": ("pressure_delta", "kPa"),
     "HeatRemovedkW": ("heat_removed", "kW"), "RoomTemperature": ("temperature", "C"),
 }  # fmt: skip
-_TYPE = re.compile(r"#?(\w+)\.")
+#: Keys of which a resource with readings has one.
+_KEYS = ("Temperatures", "Fans", "PowerControl", "PowerSupplies", "ReadingCelsius", "ReadingType", "ReadingUnits",
+         "TemperatureReadingsCelsius", "TemperatureSummaryCelsius")  # fmt: skip
 #: A supply wastes at most this share of its input: a larger gap is a wrong reading (a rating, for example).
 _LARGEST_LOSS = 0.5
 
@@ -75,9 +76,8 @@ class RedfishParser:
         text = head_text(head).lstrip()
         if text[:1] not in ("{", "["):
             return False
-        return any(f'"{key}"' in text for key in ("Temperatures", "Fans", "PowerControl", "PowerSupplies", "ReadingCelsius",
-                   "ReadingType", "TemperatureReadingsCelsius", "ReadingUnits", "TemperatureSummaryCelsius", *_EXCERPTS)
-                   ) and ("@odata" in text or '"MemberId"' in text or "/redfish/" in text)  # fmt: skip
+        named = any(f'"{key}"' in text for key in (*_KEYS, *_EXCERPTS))
+        return named and ("@odata" in text or '"MemberId"' in text or "/redfish/" in text)
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterable[Row | Note]:
         """Yield sensors with their limits, the node's row, faults, and serial numbers of supplies."""
@@ -87,15 +87,15 @@ class RedfishParser:
             yield Note("error", "offset 0", f"not JSON: {shown(text[:60])}")
         sheet, known = SensorSheet(), False
         for document in documents:
-            for resource in _resources(document):
+            for resource in resources_of(document):
                 known = True
-                yield from _take(sheet, resource, self.CARRIES, context)
+                yield from take_resource(sheet, resource, self.CARRIES, context)
         if documents and not known:
             yield Note("error", "", "the document holds no Redfish resource with readings")
         yield from sheet.rows(context, self.CARRIES)
 
 
-def _resources(document: object) -> Iterator[dict[str, Any]]:
+def resources_of(document: object) -> Iterator[dict[str, Any]]:
     """Yield the resources of a document: itself, the members of a list or collection, answers wrapped by path."""
     for value in objects(document):
         members = value.get("Members")
@@ -108,9 +108,13 @@ def _resources(document: object) -> Iterator[dict[str, Any]]:
             yield value
 
 
-def _take(
-    sheet: SensorSheet, resource: Mapping[str, Any], carries: Mapping[str, tuple[str, ...]], context: CaptureContext
+def take_resource(
+    sheet: SensorSheet,
+    resource: Mapping[str, Any],
+    carries: Mapping[str, tuple[str, ...]] | None,
+    context: CaptureContext,
 ) -> Iterator[Row]:
+    """Put a resource's readings into `sheet`; yield inventory rows of supplies (none without `carries`)."""
     for index, entry in enumerate(objects(resource.get("Temperatures"))):
         _reading(sheet, entry, "ReadingCelsius", ("temperature", "C"), f"Temperatures[{index}]")
     for index, entry in enumerate(objects(resource.get("Fans"))):
@@ -123,9 +127,13 @@ def _take(
         _reading(sheet, entry, "ReadingVolts", ("voltage", "V"), f"Voltages[{index}]")
     for index, entry in enumerate(objects(resource.get("PowerControl"))):
         _reading(sheet, entry, "PowerConsumedWatts", ("power", "W"), f"PowerControl[{index}]", "System Power")
-        limit = (entry.get("PowerLimit") or {}).get("LimitInWatts") if isinstance(entry.get("PowerLimit"), dict) else None
+        limit = (
+            (entry.get("PowerLimit") or {}).get("LimitInWatts") if isinstance(entry.get("PowerLimit"), dict) else None
+        )
         if (watts := _number(limit)) is not None:
-            sheet.add(Sensor("redfish", _name(entry) or "System Power", "power_max", "W", watts), f"PowerControl[{index}]")
+            sheet.add(
+                Sensor("redfish", _name(entry) or "System Power", "power_max", "W", watts), f"PowerControl[{index}]"
+            )
     for index, entry in enumerate(objects(resource.get("PowerSupplies"))):
         yield from _supply(sheet, entry, f"PowerSupplies[{index}]", carries, context)
     if "ReadingType" in resource or ("Reading" in resource and "ReadingUnits" in resource):
@@ -133,7 +141,7 @@ def _take(
     for index, entry in enumerate(objects(resource.get("TemperatureReadingsCelsius"))):
         _reading(sheet, entry, "Reading", ("temperature", "C"), f"TemperatureReadingsCelsius[{index}]")
     summary = resource.get("TemperatureSummaryCelsius")
-    for name, entry in (summary.items() if isinstance(summary, dict) else ()):
+    for name, entry in summary.items() if isinstance(summary, dict) else ():
         if isinstance(entry, dict):
             _reading(sheet, {"PhysicalContext": name, **entry}, "Reading", ("temperature", "C"), name, name)
     for name, kind in _EXCERPTS.items():
@@ -175,15 +183,17 @@ def _sensor(sheet: SensorSheet, resource: Mapping[str, Any]) -> None:
     kind = _READING_TYPES.get(str(resource.get("ReadingType") or "").lower()) or UNITS.get(units) or ("reading", units)
     if units in UNITS and UNITS[units][0] == kind[0]:
         kind = UNITS[units]
-    elif kind[0] == "fan" and units in ("%", "percent"):
-        kind = ("fan", "%")
-    elif kind[0] == "utilisation" and "fan" in name.lower():
+    elif (kind[0] == "fan" and units in ("%", "percent")) or (kind[0] == "utilisation" and "fan" in name.lower()):
         kind = ("fan", "%")
     _reading(sheet, resource, "Reading", kind, name)
 
 
 def _supply(
-    sheet: SensorSheet, entry: Mapping[str, Any], where: str, carries: Mapping[str, tuple[str, ...]], context: CaptureContext
+    sheet: SensorSheet,
+    entry: Mapping[str, Any],
+    where: str,
+    carries: Mapping[str, tuple[str, ...]] | None,
+    context: CaptureContext,
 ) -> Iterator[Row]:
     name = _name(entry) or where
     status = _status(entry)
@@ -193,7 +203,9 @@ def _supply(
         if field not in entry:
             continue
         value = _number(entry[field])
-        sheet.add(Sensor(chip, f"{name} {label}", quantity, unit, None if status == "absent" else value), f"{where}.{field}")
+        sheet.add(
+            Sensor(chip, f"{name} {label}", quantity, unit, None if status == "absent" else value), f"{where}.{field}"
+        )
     given, got = _number(entry.get("PowerInputWatts")), _number(entry.get("PowerOutputWatts"))
     if given and got is not None and (got > given * 1.05 or got < given * (1 - _LARGEST_LOSS)):
         sheet.partial_power = True
@@ -201,7 +213,7 @@ def _supply(
             Note("warning", where, f"{name}: {given:g} W in and {got:g} W out cannot both be right; kept as printed")
         )
     serial, model = entry.get("SerialNumber"), entry.get("Model")
-    if isinstance(serial, str) and serial.strip():
+    if carries is not None and isinstance(serial, str) and serial.strip():
         attrs = {"part": "power supply", "name": name}
         if isinstance(entry.get("FirmwareVersion"), str):
             attrs["firmware"] = entry["FirmwareVersion"]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, BinaryIO, ClassVar
 
 from flightwatch.collectors.captures.base import Lines, head_text, make_row
 from flightwatch.collectors.captures.port_counters import shown
 from flightwatch.collectors.captures.two_forms import read_json_or_text
-from flightwatch.collectors.nodelist import expand_nodes, parse_indices, split_outside_brackets
+from flightwatch.collectors.nodelist import expand_nodes, parse_indices
 from flightwatch.core.errors import BadRecord
-from flightwatch.core.protocols import CaptureContext, Note, Row
+from flightwatch.core.protocols import CaptureContext, Note, Row, Value
 from flightwatch.core.vocabulary import EventSeverity, EventSource
 
 _ENTRY = re.compile(r"(\w+)=(\S+)")
@@ -63,12 +62,11 @@ class SlurmTopologyParser:
     def _members(self, fields: Mapping[str, str], name: str, context: CaptureContext) -> Iterator[Row]:
         block = "blockname" in fields
         for node in _members(fields.get("nodes")):
-            values = {"node": node, "attrs": {"block": name}} if block else {"node": node, "leaf_switch": name}
             if not block and fields.get("switches"):
-                values.pop("leaf_switch")  # `scontrol show topology` repeats all nodes below upper switches
-            else:
-                yield make_row("inventory", self.CARRIES, context, values)
-                yield self._link(node, name, "block" if block else "switch", context)
+                break  # `scontrol show topology` repeats all nodes below upper switches
+            place: dict[str, Value] = {"attrs": {"block": name}} if block else {"leaf_switch": name}
+            yield make_row("inventory", self.CARRIES, context, {"node": node, **place})
+            yield self._link(node, name, "block" if block else "switch", context)
         for switch in _members(fields.get("switches")):
             yield self._link(switch, name, "switch", context)
 
@@ -98,7 +96,6 @@ class SlurmJob:
     owner: str | None = None
     nodes: list[str] = field(default_factory=list)
     devices: dict[str, list[int]] = field(default_factory=dict)
-    started_at_ms: int | None = None
     reason: str | None = None
 
 
@@ -111,7 +108,7 @@ def parse_jobs(text: str) -> Iterator[SlurmJob | Note]:
             if fields:
                 yield from _job(fields, allocations)
             fields, allocations = {}, []
-        words = {name: value for name, value in re.findall(r"([A-Za-z][\w/:.]*)=(\S*)", line)}
+        words = dict(re.findall(r"([A-Za-z][\w/:.]*)=(\S*)", line))
         if line.lstrip().startswith("Nodes="):
             gres = re.search(r"GRES=(\S+)", line)
             allocations.append((words.get("Nodes", ""), gres[1] if gres else "", f"line {number}"))
@@ -130,7 +127,6 @@ def _job(fields: Mapping[str, str], allocations: list[tuple[str, str, str]]) -> 
         identifier = f"{fields.get('ArrayJobId', identifier)}_{fields['ArrayTaskId']}"
     job = SlurmJob(identifier, fields.get("Restarts", "0"), fields.get("JobState", ""))
     job.name, job.owner = fields.get("JobName"), fields.get("UserId", "").split("(")[0] or None
-    job.started_at_ms = None
     job.reason = fields.get("Reason")
     try:
         job.nodes = _members(fields.get("NodeList"))
@@ -191,7 +187,8 @@ class SlurmJobParser:
 
     def _rows(self, job: SlurmJob, context: CaptureContext) -> Iterator[Row]:
         severity = EventSeverity(_BAD_STATES.get(job.state.split("+")[0], "info"))
-        for node in job.nodes or [None]:
+        nodes: list[str | None] = [*job.nodes] or [None]
+        for node in nodes:
             devices = job.devices.get(node or "", [])
             attrs = {"state": job.state, "nodes": str(len(job.nodes))}
             if devices:
@@ -199,10 +196,21 @@ class SlurmJobParser:
             attrs |= {key: value for key, value in (("name", job.name), ("owner", job.owner), ("reason", job.reason))
                       if value and value not in ("None", "(null)")}  # fmt: skip
             holds = f" with devices {attrs['devices']}" if devices else ""
-            yield make_row("events", self.CARRIES, context, {
-                "node": node, "job": job.job, "run": job.run, "source": EventSource.SCHEDULER.value,
-                "code": f"job:{job.state.lower() or 'unknown'}", "severity": severity.value, "attrs": attrs,
-                "message": f"job {job.job} is {job.state or 'in an unknown state'} on {node or 'no node'}{holds}"})  # fmt: skip
+            yield make_row(
+                "events",
+                self.CARRIES,
+                context,
+                {
+                    "node": node,
+                    "job": job.job,
+                    "run": job.run,
+                    "source": EventSource.SCHEDULER.value,
+                    "code": f"job:{job.state.lower() or 'unknown'}",
+                    "severity": severity.value,
+                    "attrs": attrs,
+                    "message": f"job {job.job} is {job.state or 'in an unknown state'} on {node or 'no node'}{holds}",
+                },
+            )
 
 
 def _json_jobs(documents: list[Any]) -> Iterator[SlurmJob | Note]:

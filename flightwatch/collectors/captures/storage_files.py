@@ -49,7 +49,7 @@ class DiskstatsParser:
     NULL_NOTES: ClassVar[Mapping[str, str]] = {
         "storage_samples.read_ms": "the disk has completed no read",
         "storage_samples.write_ms": "the disk has completed no write",
-        "storage_samples.queue_depth": "one reading has no elapsed time; live, it is the weighted time over the interval",
+        "storage_samples.queue_depth": "one reading has no elapsed time; live it is weighted time over the interval",
     }
 
     def recognise(self, head: bytes) -> bool:
@@ -85,5 +85,3 @@ def most_lines(text: str, pattern: re.Pattern[str], least: int = 1) -> bool:
     lines: Sequence[str] = [line for line in text.split("\n")[:40] if line.strip()]
     matched = sum(pattern.fullmatch(line) is not None for line in lines)
     return matched >= least and matched * 3 >= len(lines) * 2
-
-

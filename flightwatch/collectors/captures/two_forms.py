@@ -19,7 +19,9 @@ def read_json_or_text(stream: BinaryIO) -> tuple[list[Any], str, list[Note]]:
     text, notes = read_document(stream)
     if text.lstrip()[:1] not in ("{", "["):
         if not text.strip():
-            notes.append(Note("error", "offset 0", "the file is empty: nothing was captured, which is not a reading of 0"))
+            notes.append(
+                Note("error", "offset 0", "the file is empty: nothing was captured, which is not a reading of 0")
+            )
         return [], text, notes
     documents: list[Any] = []
     for _, value, error in json_documents(text):

@@ -1,4 +1,4 @@
-"""The labels by which training operators mark their pods: Kubeflow, Volcano, JobSet, Ray, LeaderWorkerSet, Kueue, Slurm-operator."""
+"""The labels by which training operators mark their pods: Kubeflow, Volcano, JobSet, Ray, LeaderWorkerSet, Kueue."""
 
 from __future__ import annotations
 
