@@ -183,7 +183,7 @@ class TargetScan:
                 values = np.log(optimizer)
             role = self.channels["compute"].role
             values = values - role.to_ranks(role.medians(values))
-            last = slice(max(0, (episode.said - 7) * BLOCK), (episode.said + 1) * BLOCK)
+            last = _window(episode)
             first = slice(0, max(BLOCK, min(12, episode.begin) * BLOCK))
             grown = float(np.nanmedian(values[last][:, positions]))
             if episode.path != LEVEL:
@@ -258,7 +258,7 @@ class TargetScan:
         channel = self.channels[name]
         if self.scale_S is None:
             return float(np.clip(episode.effect, 0, 1))
-        last = slice(max(0, (episode.said - 7) * BLOCK), (episode.said + 1) * BLOCK)
+        last = _window(episode)
         role = channel.role.of_rank_R
         own = float(np.nanmedian(channel.raw_SR[last][:, positions]))
         group = np.nonzero(role == role[episode.rank])[0]
@@ -277,7 +277,7 @@ class TargetScan:
 
     def _evidence(self, channel: Channel, episode: Episode, positions: list[int]) -> dict[str, Any]:
         run = self.run
-        last = slice(max(0, (episode.said - 7) * BLOCK), (episode.said + 1) * BLOCK)
+        last = _window(episode)
         role = channel.role.of_rank_R
         peers = [int(i) for i in np.nonzero(role == role[episode.rank])[0] if i not in positions]
         wait = run.channel("wait_us")
@@ -372,3 +372,11 @@ def _round(value: Any) -> float | None:
 
 def _quoted(text: str | None) -> str:
     return (text or "").replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _window(episode: Episode) -> slice:
+    """Steps on which an episode is measured: from its onset (at most eight blocks back) to its detection."""
+    first = max(0, episode.said - 7)
+    if episode.path not in (LEVEL, RECURRENCE):
+        first = min(max(first, episode.begin), episode.said)
+    return slice(first * BLOCK, (episode.said + 1) * BLOCK)

@@ -1,0 +1,1 @@
+"""Detectors at work: over recorded files (backtest) and over the live store (loop)."""

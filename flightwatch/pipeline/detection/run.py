@@ -1,0 +1,54 @@
+"""Runs detectors over frames; one that fails does not take the others along."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from flightwatch.detectors.contract import Detector, Finding, Frames
+from flightwatch.detectors.derive_steps import steps_from_ops
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Outcome:
+    """What one pass over frames gave.
+
+    Attributes
+    ----------
+    findings: in order of detection. failures: detector name to what went wrong.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+def with_steps(frames: Frames) -> Frames:
+    """Return frames in which `rank_steps` is derived from `op_timings` when it is absent."""
+    steps = frames.get("rank_steps")
+    ops = frames.get("op_timings")
+    if (steps is not None and not steps.empty) or ops is None or ops.empty:
+        return frames
+    joined: dict[str, pd.DataFrame] = dict(frames)
+    derived = steps_from_ops(ops)
+    if not derived.empty:
+        joined["rank_steps"] = derived
+    return joined
+
+
+def run_detectors(detectors: Iterable[Detector], frames: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Run every detector once over the frames."""
+    outcome = Outcome()
+    ready = with_steps(frames)
+    for detector in detectors:
+        try:
+            outcome.findings += detector.score(ready)
+        except Exception as error:  # noqa: BLE001 - a runner: one bad detector must not stop the others
+            log.exception("The detector %s failed; the others go on.", detector.name)
+            outcome.failures[detector.name] = f"{type(error).__name__}: {error}"
+    outcome.findings.sort(key=lambda one: (one.detected_at if one.detected_at is not None else -1, one.detector))
+    return outcome
