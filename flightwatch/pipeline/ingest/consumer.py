@@ -30,6 +30,7 @@ class Consumer:
         self._works: dict[Partition, PartitionWork] = {}
         self._early_holes: dict[Partition, list[Hole]] = {}
         self._paused: set[Partition] = set()
+        self._poll_bytes = min(POLL_BYTES, tools.settings.buffer_bytes)
         self._trouble = Occasionally(30.0)
         subscription.on_revoke(self._revoked)
         subscription.on_jump(self._jumped)
@@ -69,7 +70,7 @@ class Consumer:
         ------
         TransientError: the broker is away; nothing is lost, call again.
         """
-        for message in self._subscription.poll(POLL_BYTES, timeout_seconds):
+        for message in self._subscription.poll(self._poll_bytes, timeout_seconds):
             self._work_of(message.partition).offer(message)
         for partition in self._subscription.assignment():
             self._work_of(partition)

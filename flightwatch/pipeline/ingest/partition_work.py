@@ -107,7 +107,8 @@ class PartitionWork:
     @property
     def full(self) -> bool:
         """Whether no more messages should be read for now. Never while an announced range is incomplete."""
-        return self._intent is None and self._bytes >= self._tools.settings.buffer_bytes
+        awaits_announced = self._intent is not None and self._range is None
+        return not awaits_announced and self._bytes >= self._tools.settings.buffer_bytes
 
     @property
     def busy(self) -> bool:
