@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,12 @@ from flightwatch.cli.sections import load_agent_settings
 from flightwatch.collectors.environment import Environment, environment_at
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.core.clock import SystemClock
+from flightwatch.core.ed25519 import PUBLIC_KEY_BYTES
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.vocabulary import ExitCode
 
 if TYPE_CHECKING:
-    from flightwatch.collectors.identity import Identity
+    from flightwatch.core.ed25519 import SigningKey
     from flightwatch.core.settings import Loaded
 
 logger = logging.getLogger(__name__)
@@ -123,7 +125,7 @@ def _run(settings: Loaded, common: CommonSettings, node: str) -> int:
 
 
 def run_agent(
-    settings: Loaded, common: CommonSettings, node: str, identity: Identity | None, environment: Environment
+    settings: Loaded, common: CommonSettings, node: str, identity: SigningKey | None, environment: Environment
 ) -> int:
     """Join collectors, sender and bus, and collect until SIGTERM or SIGINT.
 
@@ -139,6 +141,7 @@ def run_agent(
     from flightwatch.pipeline.bus.connect import open_bus
     from flightwatch.pipeline.bus.settings import BusSettings
     from flightwatch.pipeline.codec import encode
+    from flightwatch.pipeline.commands import CommandReader
     from flightwatch.pipeline.sender import Sender
     from flightwatch.pipeline.spool import Spool, SpoolSettings
 
@@ -149,7 +152,9 @@ def run_agent(
     sender = Sender(
         bus, spool, functools.partial(encode, sign=identity.sign if identity else None), node, common.cluster, clock
     )
-    agent = Agent(environment, sender, clock, sender.state)
+    keys = control_keys(environment.settings.control_keys)
+    commands = CommandReader(bus, node, keys, clock, os.path.join(state_dir(common), "commands_seen")) if keys else None
+    agent = Agent(environment, sender, clock, sender.state, commands)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     gc.collect()
@@ -161,6 +166,17 @@ def run_agent(
     bus.close()
     logger.info("agent of node %s has ended", node)
     return ExitCode.DONE if kept else ExitCode.FAILED
+
+
+def control_keys(texts: Sequence[str]) -> list[bytes]:
+    """Return the keys in `agent.control_keys`. Raises ConfigError when one is not 64 hexadecimal digits."""
+    try:
+        keys = [bytes.fromhex(text) for text in texts]
+    except ValueError:
+        keys = [b""]
+    if any(len(key) != PUBLIC_KEY_BYTES for key in keys):
+        raise ConfigError("agent.control_keys: a public key is 64 hexadecimal digits")
+    return keys
 
 
 def prepare_process(folder: str, open_files: int) -> None:

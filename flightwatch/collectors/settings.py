@@ -23,5 +23,8 @@ class AgentSettings:
     link_interval_seconds: float = setting(30.0, "interval of per-link NVLink rows", minimum=1.0)
     stuck_after_seconds: float = setting(10.0, "a call that takes longer is reported as stuck", minimum=1.0)
     stop_timeout_seconds: float = setting(10.0, "longest wait for sending what is left at the end", minimum=0.0)
+    control_keys: tuple[str, ...] = setting(
+        (), "public keys (hexadecimal) of control servers whose commands are done; empty: no command is read"
+    )
     open_files: int = setting(4096, "most descriptors kept open for re-reading", minimum=0)
     keep_recorded_open: bool = setting(False, "keep descriptors open over a recorded tree too (measurements)")
