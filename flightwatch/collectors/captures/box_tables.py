@@ -23,8 +23,8 @@ COMMON_LABELS: dict[str, str] = {
     "fan": r"(?P<fan>\S+)",
     "temp": r"(?P<temp>\S+)",
     "perf": r"(?P<perf>\S+)",
-    "pwr:usage/cap": r"(?P<power>[^/|]*?)\s*/\s*(?P<cap>[^/|]*?)",
-    "memory-usage": r"(?P<mem_used>[^/|]*?)\s*/\s*(?P<mem_total>[^/|]*?)",
+    "pwr:usage/cap": r"(?P<power>N/A|[^/|]*?)\s*/\s*(?P<cap>N/A|[^/|]*?)",
+    "memory-usage": r"(?P<mem_used>N/A|[^/|]*?)\s*/\s*(?P<mem_total>N/A|[^/|]*?)",
     "gpu-util": r"(?P<util>\S+)",
     "compute m.": r"(?P<compute>.+?)",
 }
@@ -119,6 +119,12 @@ def _segments(line: str) -> list[str]:
     return inner.removeprefix("|").removesuffix("|").split("|")[:_CELLS_LIMIT] if inner.startswith("|") else (
         line.split("|")[:_CELLS_LIMIT]
     )  # fmt: skip
+
+
+def line_pattern(line: str, labels: Mapping[str, str], needed: int = 3) -> re.Pattern[str] | None:
+    """Return the pattern of the lines below a header without cell borders; None when the line is no such header."""
+    pattern, known, unknown = _cell_pattern(line[:_LINE_LIMIT].lower(), labels)
+    return pattern if known >= needed and unknown <= known else None
 
 
 def _header_line(line: str, labels: Mapping[str, str], needed: int) -> list[re.Pattern[str]] | None:

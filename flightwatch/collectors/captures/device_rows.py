@@ -33,6 +33,7 @@ LINK_COLUMNS = ("from_target", "to_target", "kind")
 
 #: Samples older than this against the time of the capture are marked stale.
 STALE_AFTER_MS = 600_000
+_QUARTER_MS = 900_000
 
 _COLUMNS = {column.name: column for column in TABLES["device_samples"].columns}
 _UNIT_OF = {"C": "C", "W": "W", "mV": "mV", "MHz": "MHz", "%": "%", "bytes": "bytes", "us": "us", "J": "J"}
@@ -72,6 +73,8 @@ class Device:
 
     def __init__(self, carries: Carries, context: CaptureContext, vendor: str, where: str) -> None:
         self.where = where
+        #: Node named by the capture itself; used where the context names none.
+        self.node: str | None = None
         self._carries = carries
         self._context = context
         self._values: dict[str, Value] = {"vendor": vendor}
@@ -200,14 +203,17 @@ class Device:
         kept: dict[str, str] = {name: text for name, text in attrs.items() if text}
         self._companions.append(("inventory", {"attrs": kept, "scale_up_domain": scale_up_domain}))
 
-    def rows(self, ts: int | None = None, device: int | None = None) -> Iterator[Row | Note]:
+    def rows(self, ts: int | None = None, device: int | None = None, *, zoned: bool = False) -> Iterator[Row | Note]:
         """Yield the device's row, then its companions, then its notes.
 
         Parameters
         ----------
         ts: time the capture itself states; None takes the context's.
         device: index, when it was not set before.
+        zoned: whether `ts` is certainly UTC; a printed time of day without a zone is not.
         """
+        if ts is not None and not zoned:
+            ts = without_zone(ts, self._context.at_ms)
         if device is not None and "device" not in self._values:
             self.put("device", device)
         columns = self._carries["device_samples"]
@@ -220,12 +226,13 @@ class Device:
                 self._values["quality"] = quality
                 break
         known = {name: value for name, value in self._values.items() if name in columns}
-        yield make_row("device_samples", self._carries, self._context, {**known, "ts": ts})
+        common: dict[str, Value] = {"ts": ts, "node": self._context.node or self.node}
+        yield make_row("device_samples", self._carries, self._context, {**known, **common})
         index = self._values.get("device")
         for table, values in self._companions:
             if table == "inventory":
                 values.update(model=self._values.get("model"), serial=self._values.get("serial"))
-            yield make_row(table, self._carries, self._context, {**values, "device": index, "ts": ts})
+            yield make_row(table, self._carries, self._context, {**values, **common, "device": index})
         yield from self._reason_notes()
         yield from self._notes
 
@@ -274,6 +281,19 @@ def stated_time(text: str) -> int | None:
             continue
         return round(moment.timestamp() * 1000)
     return None
+
+
+def without_zone(stated_ms: int, at_ms: int | None) -> int:
+    """Take the time zone out of a time that was printed without one, when the time of the capture is known.
+
+    A live tool prints local time: against the true time it is off by a whole number of quarters of an hour,
+    up to 14 h. A difference that is no such offset (within 2 minutes) is left as it is.
+    """
+    if at_ms is None:
+        return stated_ms
+    offset_ms = round((stated_ms - at_ms) / _QUARTER_MS) * _QUARTER_MS
+    is_offset = abs(offset_ms) <= 14 * 4 * _QUARTER_MS and abs(stated_ms - at_ms - offset_ms) <= 120_000
+    return stated_ms - offset_ms if is_offset else stated_ms
 
 
 def utc_note(where: str) -> Note:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from flightwatch.collectors.captures.base import Lines, head_text, to_int
 from flightwatch.collectors.captures.device_rows import (
@@ -18,7 +18,7 @@ from flightwatch.collectors.captures.device_rows import (
     total,
     utc_note,
 )
-from flightwatch.collectors.captures.nvidia_fields import QUERY_COLUMNS, QUERY_NULL_NOTES
+from flightwatch.collectors.captures.nvidia_names import QUERY_COLUMNS, QUERY_NULL_NOTES
 from flightwatch.collectors.captures.quantities import (
     ABSENT,
     NOT_READABLE,
@@ -98,13 +98,16 @@ class NvidiaSmiCsv:
     """Reads `--query-gpu` CSV with a header; units stand in the header or in the cells, or nowhere (`nounits`)."""
 
     name = "nvidia-smi-csv"
-    CARRIES: Mapping[str, tuple[str, ...]] = {
+    CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "device_samples": tuple(name for name in QUERY_COLUMNS if name not in ("voltage_mv", "pcie_replay_total")),
         "config_facts": CONFIG_COLUMNS,
         "events": EVENT_COLUMNS,
         "inventory": INVENTORY_COLUMNS,
     }
-    NULL_NOTES = {**QUERY_NULL_NOTES, "device": "the query did not ask for the index field"}
+    NULL_NOTES: ClassVar[Mapping[str, str]] = {
+        **QUERY_NULL_NOTES,
+        "device": "the query did not ask for the index field",
+    }
 
     def recognise(self, head: bytes) -> bool:
         """Recognise a header of query fields."""

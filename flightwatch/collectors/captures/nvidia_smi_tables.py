@@ -99,7 +99,8 @@ class NvidiaSmiTable:
         if name and name.endswith("..."):
             device.note("info", "the tool cut the model name")
         for column, cell in (
-            ("temp_c", "temp"), ("power_w", "power"), ("power_limit_w", "cap"), ("util_pct", "util"), ("fan_pct", "fan"),
+            ("temp_c", "temp"), ("power_w", "power"), ("power_limit_w", "cap"), ("util_pct", "util"),
+            ("fan_pct", "fan"),
         ):  # fmt: skip
             device.set(column, cells.get(cell), bare=False)
         self._ecc(device, cells)
@@ -118,7 +119,9 @@ class NvidiaSmiTable:
             device.set("ecc_uncorrected_total", cells.get("ecc"))
             if device.value("ecc_uncorrected_total") is not None:
                 device.put("ecc_mode", "enabled")
-        unreadable = [name for name in ("fan", "temp", "power", "util") if reason_for(cells.get(name, "")) == NOT_READABLE]
+        unreadable = [
+            name for name in ("fan", "temp", "power", "util") if reason_for(cells.get(name, "")) == NOT_READABLE
+        ]
         if unreadable:
             message = f"the tool could not read {', '.join(unreadable)}: the device may be lost"
             device.note("warning", message)
@@ -260,7 +263,9 @@ class NvidiaNvlink:
         if rate is not None:
             speed = to_float(rate[1])
             active = bool(speed)
-            device.sensor("nvlink", label, "state", "", 1.0 if active else 0.0, status="active" if active else "inactive")
+            device.sensor(
+                "nvlink", label, "state", "", 1.0 if active else 0.0, status="active" if active else "inactive"
+            )
             device.sensor("nvlink", label, "rate", "GB/s", speed)
         elif "inactive" in text.lower():
             device.sensor("nvlink", label, "state", "", 0.0, status="inactive")
@@ -331,14 +336,13 @@ class NvidiaTopology:
         for name, text in values.items():
             if text == "X":
                 past_self = True
-            elif past_self and self._KIND.fullmatch(text):
+            elif past_self and self._KIND.fullmatch(text) and len(pairs) < 100_000:
                 pairs.append((cells[0], name, "nvlink" if text.startswith("NV") else "pcie"))
         if cells[0].startswith("GPU") and (index := to_int(cells[0][3:])) is not None:
             for column, fact in (("CPU Affinity", "cpu_affinity"), ("NUMA Affinity", "numa_node")):
-                text = text_or_none(values.get(column))
-                if text:
+                if (known := text_or_none(values.get(column))) is not None:
                     yield make_row(
-                        "config_facts", self.CARRIES, context, {"device": index, "name": fact, "value": text}
+                        "config_facts", self.CARRIES, context, {"device": index, "name": fact, "value": known}
                     )
 
 
@@ -364,9 +368,9 @@ class NvidiaList:
         for number, line in lines:
             gpu = NvidiaNvlink._GPU.match(line)
             mig = self._MIG.match(line)
-            attrs: dict[str, str]
+            attrs: dict[str, str] = {}
             if gpu is not None:
-                index, model, attrs = to_int(gpu[1]), gpu[2], {"uuid": gpu[3]}
+                index, model, attrs = to_int(gpu[1]), str(gpu[2]), {"uuid": gpu[3]}
             elif mig is not None:
                 attrs = {"uuid": mig[3], "mig_id": mig[2], "mig_profile": mig[1]}
             else:

@@ -8,14 +8,13 @@ from typing import BinaryIO
 
 from flightwatch.collectors.captures.base import Lines, head_text
 from flightwatch.collectors.captures.nvidia_fields import (
-    QUERY_CARRIES,
-    QUERY_NULL_NOTES,
     Fields,
     Gpu,
     Report,
     path_word,
     report_rows,
 )
+from flightwatch.collectors.captures.nvidia_names import QUERY_CARRIES, QUERY_NULL_NOTES
 from flightwatch.core.protocols import CaptureContext, Note, Row
 
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{1,2}\.[0-9A-Fa-f])\s*", re.ASCII)
@@ -65,7 +64,7 @@ class NvidiaSmiText:
         lines = Lines(watched)  # type: ignore[arg-type]
         reader = _Reader()
         number = 0
-        for number, line in lines:  # noqa: B007
+        for number, line in lines:
             finished = reader.feed(line)
             if finished is not None:
                 yield from report_rows(finished, self.CARRIES, context)

@@ -9,13 +9,12 @@ from xml.parsers import expat
 
 from flightwatch.collectors.captures.base import DEPTH_LIMIT, head_text
 from flightwatch.collectors.captures.nvidia_fields import (
-    QUERY_CARRIES,
-    QUERY_NULL_NOTES,
     Gpu,
     Report,
     path_word,
     report_rows,
 )
+from flightwatch.collectors.captures.nvidia_names import QUERY_CARRIES, QUERY_NULL_NOTES
 from flightwatch.core.protocols import CaptureContext, Note, Row
 
 _SKIPPED = frozenset(("supported_clocks", "processes", "accounted_processes"))

@@ -110,10 +110,15 @@ def quantity(text: str, unit: str, default_unit: str = "", *, bare: bool = True)
     if factor is None:
         return Quantity(None, UNKNOWN_UNIT)
     whole = to_int(match[1])
-    if whole is not None and float(factor).is_integer():
-        return Quantity(whole * int(factor))
-    number = to_float(match[1])
-    return Quantity(None, MALFORMED) if number is None else Quantity(number * factor)
+    number = whole if whole is not None else to_float(match[1])
+    return Quantity(None, MALFORMED) if number is None else Quantity(scaled(number, factor))
+
+
+def scaled(value: int | float, factor: float) -> int | float:
+    """Multiply into another unit without inventing digits: exact for whole numbers, else to 12 digits."""
+    if isinstance(value, int) and float(factor).is_integer():
+        return value * int(factor)
+    return float(f"{value * factor:.12g}")
 
 
 def yes_no(text: str) -> tuple[bool | None, str | None]:

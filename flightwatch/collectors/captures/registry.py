@@ -18,7 +18,36 @@ ENTRY_POINTS = "flightwatch.captures"
 _HERE = "flightwatch.collectors.captures."
 
 #: Devices of every vendor and exporters' text.
-DEVICE_PARSERS: tuple[tuple[str, str], ...] = ()
+DEVICE_PARSERS: tuple[tuple[str, str], ...] = (
+    ("nvidia-smi-xml", "nvidia_smi_xml:NvidiaSmiXml"),
+    ("mthreads-gmi-q", "mthreads:MthreadsGmiQuery"),
+    ("mthreads-gmi", "mthreads:MthreadsGmi"),
+    ("mx-smi-show", "metax:MxSmiShow"),
+    ("mx-smi", "metax:MxSmi"),
+    ("cnmon", "cambricon:Cnmon"),
+    ("ixsmi", "iluvatar:Ixsmi"),
+    ("npu-smi-info", "ascend:NpuSmiInfo"),
+    ("npu-smi-type", "ascend:NpuSmiType"),
+    ("nvidia-smi-q", "nvidia_smi_text:NvidiaSmiText"),
+    ("nvidia-smi-table", "nvidia_smi_tables:NvidiaSmiTable"),
+    ("nvidia-smi-csv", "nvidia_smi_csv:NvidiaSmiCsv"),
+    ("nvidia-dmon", "nvidia_smi_tables:NvidiaDmon"),
+    ("nvidia-nvlink", "nvidia_smi_tables:NvidiaNvlink"),
+    ("nvidia-smi-list", "nvidia_smi_tables:NvidiaList"),
+    ("nvidia-topo", "nvidia_smi_tables:NvidiaTopology"),
+    ("detector-topology-json", "gpustack:DetectorTopologyJson"),
+    ("detector-json", "gpustack:DetectorJson"),
+    ("xpu-smi-json", "intel:XpuSmiJson"),
+    ("amd-smi-json", "amd_smi:AmdSmiJson"),
+    ("amd-smi-text", "amd_smi:AmdSmiText"),
+    ("hy-smi-json", "hygon:HySmi"),
+    ("rocm-smi-json", "rocm:RocmSmi"),
+    ("rocm-smi-table", "rocm:ConciseTable"),
+    ("xpu-smi-dump", "intel:XpuSmiDump"),
+    ("amd-smi-csv", "device_csv:AmdSmiCsv"),
+    ("dcgm-counter-list", "dcgm:DcgmCounterList"),
+    ("openmetrics", "openmetrics:OpenMetrics"),
+)
 #: Ports, hosts, storage, topology.
 HOST_PARSERS: tuple[tuple[str, str], ...] = (
     ("rdma-statistic", "rdma_statistic:RdmaStatisticParser"),
