@@ -138,7 +138,7 @@ def _rank(rank: int | None) -> str:
 def _print_breakdown(traces: Sequence[RankTrace], form: str) -> None:
     rows = []
     for trace in traces:
-        sums = Counter(dict.fromkeys(("compute", "comm", "io", "idle", "host"), 0.0))
+        sums: dict[str, float] = dict.fromkeys(("compute", "comm", "io", "idle", "host"), 0.0)
         for cost in trace.costs():
             sums[cost.kind] += cost.self_us
         row: dict[str, Any] = {"rank": trace.rank}

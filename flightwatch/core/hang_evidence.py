@@ -106,12 +106,12 @@ class RankStack:
     ----------
     rank: None when the capture does not tell.
     frames: "function (file:line)".
-    holds_gil: the thread was shown as holding the interpreter lock.
+    waits_for: what the frames say it is in: input, collective, checkpoint, device or unknown.
     """
 
     rank: int | None
     frames: tuple[str, ...]
-    holds_gil: bool = False
+    waits_for: str = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,24 @@ class RankFault:
     local_rank: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AbsentRank:
+    """A rank that a library itself names as the one that did not come.
+
+    Attributes
+    ----------
+    rank: global rank.
+    seq: collective it did not join, None when not said.
+    waiting: ranks that say so.
+    source: the report, for the sentence.
+    """
+
+    rank: int
+    seq: int | None
+    waiting: tuple[int, ...]
+    source: str
+
+
 @dataclass(slots=True)
 class HangEvidence:
     """Everything that was found, and the ranks that should exist where that is known."""
@@ -140,4 +158,5 @@ class HangEvidence:
     ras: list[RasMismatch] = field(default_factory=list)
     stacks: list[RankStack] = field(default_factory=list)
     faults: list[RankFault] = field(default_factory=list)
+    absent: list[AbsentRank] = field(default_factory=list)
     world_size: int | None = None

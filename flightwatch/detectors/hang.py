@@ -18,7 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flightwatch.core.hang_evidence import CollectiveRecord, HangEvidence, RankDump
-from flightwatch.detectors.hang_logs import apply_faults, apply_stacks, judge_progress, judge_ras
+from flightwatch.detectors.hang_logs import (
+    apply_faults,
+    apply_stacks,
+    judge_absent,
+    judge_progress,
+    judge_ras,
+    judge_stacks,
+)
 from flightwatch.detectors.hang_verdict import HangVerdict, sentence
 
 #: Operations whose members may pass different sizes.
@@ -42,16 +49,20 @@ class _Wait:
 def judge(evidence: HangEvidence) -> HangVerdict:
     """Return the verdict of everything found.
 
-    Flight-recorder dumps decide where they exist; RAS reports, watchdog lines and stacks decide otherwise,
-    in that order, and refine the verdict of the dumps.
+    Flight-recorder dumps decide where they exist; otherwise ranks a library names, RAS reports, watchdog
+    lines and stacks, in that order. Reported failures and stacks then refine the verdict.
     """
     verdict = HangVerdict()
     if evidence.dumps:
         _judge_dumps(evidence, verdict)
+    elif evidence.absent:
+        judge_absent(evidence, verdict)
     elif evidence.ras:
         judge_ras(evidence, verdict)
     elif evidence.progress:
         judge_progress(evidence, verdict)
+    else:
+        judge_stacks(evidence, verdict)
     apply_faults(evidence, verdict)
     apply_stacks(evidence, verdict)
     verdict.root_ranks.sort()
@@ -197,7 +208,10 @@ def _why_root(rank: int, waits: Sequence[_Wait], dumps: Mapping[int, RankDump]) 
 def _behind_an_absent_rank(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> list[int]:
     """Return ranks that are waited for and whose own wait only names ranks without a dump."""
     excused = {
-        rank for wait in waits if wait.behind and not any(late in dumps for late in wait.behind) for rank in wait.waiting
+        rank
+        for wait in waits
+        if wait.behind and not any(late in dumps for late in wait.behind)
+        for rank in wait.waiting
     }
     return sorted({rank for wait in waits for rank in wait.behind if rank in excused})
 

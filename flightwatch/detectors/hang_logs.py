@@ -5,9 +5,6 @@ from __future__ import annotations
 from flightwatch.core.hang_evidence import HangEvidence
 from flightwatch.detectors.hang_verdict import SUSPECT_LIMIT, HangVerdict
 
-#: Innermost frames that mean "waiting for input data".
-INPUT_FRAMES = ("dataloader", "data/iterators", "_next_data", "queue.get", "datasets/", "prefetch", "data_loader")
-
 
 def judge_ras(evidence: HangEvidence, verdict: HangVerdict) -> None:
     """Judge by the communicator with the widest gap: the ranks with the lower count are behind."""
@@ -26,23 +23,37 @@ def judge_ras(evidence: HangEvidence, verdict: HangVerdict) -> None:
         )
 
 
-def judge_progress(evidence: HangEvidence, verdict: HangVerdict) -> None:
-    """Judge watchdog lines: the rank whose number is lower than the others' is behind; equal numbers name nobody."""
-    stuck: dict[int, int] = {}
-    for report in evidence.progress:
-        seq = report.stuck_seq if report.stuck_seq is not None else report.completed_seq
-        if seq is not None:
-            stuck[report.rank] = min(seq, stuck.get(report.rank, seq))
-    if not stuck:
-        return
+def judge_absent(evidence: HangEvidence, verdict: HangVerdict) -> None:
+    """Judge by ranks that a library names as absent."""
+    verdict.verdict, verdict.confidence = "missing_rank", 0.85
+    verdict.root_ranks = sorted({absent.rank for absent in evidence.absent})
+    verdict.waiting = sorted({rank for absent in evidence.absent for rank in absent.waiting} - set(verdict.root_ranks))
+    verdict.seq = next((absent.seq for absent in evidence.absent if absent.seq is not None), None)
     verdict.op = next((report.op for report in evidence.progress if report.op), None)
-    verdict.process_group = next((report.group for report in evidence.progress if report.group), None)
-    world = evidence.world_size or max(stuck) + 1
-    verdict.no_log = [rank for rank in range(world) if rank not in stuck]
-    highest, lowest = max(stuck.values()), min(stuck.values())
+    for absent in evidence.absent:
+        verdict.suspect(absent.rank, 0.85, absent.source)
+
+
+def judge_progress(evidence: HangEvidence, verdict: HangVerdict) -> None:
+    """Judge watchdog lines: in one group, the rank whose number is lower than the others' is behind.
+
+    Equal numbers name nobody. Numbers of different groups are never compared.
+    """
+    by_group = _stuck_by_group(evidence)
+    if not by_group:
+        return
+    gap = _in_flight(evidence)
+    group = max(by_group, key=lambda name: (_spread(by_group[name]) > gap, len(by_group[name]), name))
+    stuck = by_group[group]
+    verdict.op = next((one.op for one in evidence.progress if one.op and one.stuck_seq in stuck.values()), None)
+    verdict.process_group = group or None
+    heard = {one.rank for one in evidence.progress}
+    world = evidence.world_size or max(heard) + 1
+    verdict.no_log = [rank for rank in range(world) if rank not in heard]
+    lowest, highest = min(stuck.values()), max(stuck.values())
     behind = sorted(rank for rank, seq in stuck.items() if seq == lowest)
     # Neighbouring numbers are operations in flight on several streams, not a rank left behind.
-    if highest - lowest > _in_flight(evidence) and len(behind) < len(stuck):
+    if highest - lowest > gap:
         verdict.verdict, verdict.root_ranks, verdict.seq = "missing_rank", behind, lowest
         verdict.waiting = sorted(set(stuck) - set(behind))
         verdict.confidence = 0.8
@@ -54,6 +65,22 @@ def judge_progress(evidence: HangEvidence, verdict: HangVerdict) -> None:
         verdict.suspect(rank, 0.3, "logged nothing while other ranks timed out")
 
 
+def _stuck_by_group(evidence: HangEvidence) -> dict[str, dict[int, int]]:
+    """Return group to rank to the lowest number it is stuck at; a line without group joins the group of its number."""
+    named = {one.stuck_seq: one.group for one in evidence.progress if one.group}
+    stuck: dict[str, dict[int, int]] = {}
+    for one in evidence.progress:
+        seq = one.stuck_seq if one.stuck_seq is not None else one.completed_seq
+        if seq is not None:
+            ranks = stuck.setdefault(one.group or named.get(seq, ""), {})
+            ranks[one.rank] = min(seq, ranks.get(one.rank, seq))
+    return stuck
+
+
+def _spread(stuck: dict[int, int]) -> int:
+    return max(stuck.values()) - min(stuck.values())
+
+
 def _in_flight(evidence: HangEvidence) -> int:
     """Return how many operations a rank had enqueued beyond the finished one, at least 64."""
     spans = [
@@ -62,6 +89,18 @@ def _in_flight(evidence: HangEvidence) -> int:
         if report.enqueued_seq is not None and report.completed_seq is not None
     ]
     return max([64, *spans])
+
+
+def judge_stacks(evidence: HangEvidence, verdict: HangVerdict) -> None:
+    """Judge stacks alone: while some ranks stand in a collective, those that stand elsewhere hold them up."""
+    waiting = sorted(one.rank for one in evidence.stacks if one.rank is not None and one.waits_for == "collective")
+    others = [one for one in evidence.stacks if one.rank is not None and one.waits_for not in ("collective", "device")]
+    if waiting and others:
+        verdict.verdict, verdict.confidence = "missing_rank", 0.6
+        verdict.waiting = waiting
+        verdict.root_ranks = sorted({one.rank for one in others if one.rank is not None})
+        for rank in verdict.root_ranks:
+            verdict.suspect(rank, 0.6, "its main thread is not in the collective that the others wait in")
 
 
 def apply_faults(evidence: HangEvidence, verdict: HangVerdict) -> None:
@@ -77,25 +116,19 @@ def apply_faults(evidence: HangEvidence, verdict: HangVerdict) -> None:
         verdict.verdict = by_kind[fault.kind]
         verdict.root_ranks = [fault.rank] if fault.rank is not None and fault.kind != "link" else []
         verdict.confidence = 0.8 if fault.rank is not None else 0.6
-        verdict.stack = verdict.stack or fault.text
+        verdict.reason = fault.text
 
 
 def apply_stacks(evidence: HangEvidence, verdict: HangVerdict) -> None:
     """Take the stack of a root; a stack in the data loader turns a missing rank into an input stall."""
     for stack in evidence.stacks:
-        if not stack.frames:
-            continue
-        relevant = stack.rank in verdict.root_ranks or not verdict.root_ranks
-        if not relevant:
+        if not stack.frames or (verdict.root_ranks and stack.rank not in verdict.root_ranks):
             continue
         if verdict.stack is None or stack.rank in verdict.root_ranks:
             verdict.stack = " < ".join(stack.frames[:4])
-        waits_for_input = any(word in frame.lower() for frame in stack.frames[:6] for word in INPUT_FRAMES)
-        if waits_for_input and verdict.verdict in ("undetermined", "missing_rank"):
+        if stack.waits_for == "input" and verdict.verdict in ("undetermined", "missing_rank"):
             verdict.verdict = "input_stall"
             verdict.root_ranks = verdict.root_ranks or ([stack.rank] if stack.rank is not None else [])
             verdict.confidence = max(verdict.confidence, 0.7)
             if stack.rank is not None:
                 verdict.suspect(stack.rank, verdict.confidence, "its main thread waits for input data")
-        elif stack.holds_gil and verdict.verdict == "missing_rank":
-            verdict.verdict = "host_stuck"

@@ -31,6 +31,8 @@ class HangVerdict:
     stack: str | None = None
     confidence: float = 0.0
     sentence: str = ""
+    #: What a log says failed; part of the sentence.
+    reason: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the public form: the object that `flightwatch hang` prints."""
@@ -75,27 +77,43 @@ def sentence(verdict: HangVerdict) -> str:
     where = f"{verdict.op} {verdict.seq}" if verdict.op and verdict.seq is not None else "a collective"
     if verdict.process_group:
         where += f" of {verdict.process_group}"
-    roots = rank_list(verdict.root_ranks) if verdict.root_ranks else "no rank"
-    waiting = rank_list(verdict.waiting) if verdict.waiting else "nobody"
-    texts = {
-        "missing_rank": f"{waiting.capitalize()} wait in {where} for {roots}, which never arrived",
-        "op_mismatch": f"{roots.capitalize()} called something else than the others at {where}",
-        "size_mismatch": f"{roots.capitalize()} passed another size than the others to {where}",
-        "transfer_stuck": f"All members joined {where} and it does not finish: look at links and devices"
-        + (f", first at {roots}" if verdict.root_ranks else ""),
-        "host_stuck": f"The host side of {roots} is stuck, not the network",
-        "input_stall": f"{roots.capitalize()} waits for input data"
-        if verdict.root_ranks
-        else "A rank waits for input data",
-        "device_error": f"A device failed under {roots}" if verdict.root_ranks else "A device failed",
-        "not_hung": "Every recorded collective has finished: nothing in this evidence hangs",
-        "undetermined": f"{waiting.capitalize()} are stuck in {where}; this evidence does not name the culprit"
-        if verdict.waiting
-        else "This evidence does not show who hangs",
-    }
-    text = texts[verdict.verdict]
-    if verdict.no_log and verdict.verdict not in ("not_hung",):
+    text = _capital(_statement(verdict, where))
+    if verdict.reason and verdict.verdict in ("device_error", "host_stuck", "transfer_stuck"):
+        text += f": {verdict.reason}"
+    if verdict.no_log and verdict.verdict != "not_hung":
         text += f"; nothing was heard from {rank_list(verdict.no_log)}"
     if verdict.stack:
         text += f"; its stack stands at {verdict.stack.split(' < ')[0]}"
     return f"{text} (confidence {verdict.confidence:.0%})."
+
+
+def _statement(verdict: HangVerdict, where: str) -> str:
+    roots = rank_list(verdict.root_ranks) if verdict.root_ranks else ""
+    waiting = rank_list(verdict.waiting) if verdict.waiting else "nobody"
+    plural = len(verdict.waiting) > 1
+    if verdict.verdict == "missing_rank":
+        return f"{waiting} {'wait' if plural else 'waits'} in {where} for {roots}, which never arrived"
+    if verdict.verdict == "op_mismatch":
+        return f"{roots} called something else than the others at {where}"
+    if verdict.verdict == "size_mismatch":
+        return f"{roots} passed another size than the others to {where}"
+    if verdict.verdict == "transfer_stuck":
+        if verdict.reason and not verdict.op:
+            return f"a transfer failed under {roots}" if roots else "a transfer failed"
+        first = f", first at {roots}" if roots else ""
+        return f"all members joined {where} and it does not finish: look at links and devices{first}"
+    if verdict.verdict == "host_stuck":
+        return f"the host side of {roots or 'a rank'} is stuck, not the network"
+    if verdict.verdict == "input_stall":
+        return f"{roots or 'a rank'} waits for input data"
+    if verdict.verdict == "device_error":
+        return f"a device failed under {roots}" if roots else "a device failed"
+    if verdict.verdict == "not_hung":
+        return "every recorded collective has finished: nothing in this evidence hangs"
+    if verdict.waiting:
+        return f"{waiting} {'are' if plural else 'is'} stuck in {where}; this evidence does not name the culprit"
+    return "this evidence does not show who hangs"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,229 @@
+"""Hang evidence out of files: dumps, library and watchdog logs, RAS reports, stacks. Every other file is ignored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from flightwatch.collectors.captures import flight_recorder
+from flightwatch.collectors.captures.base import DOCUMENT_LIMIT, Lines
+from flightwatch.collectors.captures.comm.library import LibraryLine
+from flightwatch.collectors.captures.comm.lines import CommLines
+from flightwatch.collectors.captures.comm.ras import NcclRas, RasReport, parse_report, report_of_json
+from flightwatch.collectors.captures.comm.stacks import PySpyDump, StackDump, parse_stacks, stacks_of_json
+from flightwatch.collectors.captures.comm.watchdog import WatchdogLine
+from flightwatch.collectors.captures.log_prefix import split
+from flightwatch.core.errors import BadRecord
+from flightwatch.core.hang_evidence import (
+    AbsentRank,
+    HangEvidence,
+    ProgressReport,
+    RankDump,
+    RankFault,
+    RankStack,
+    RasMismatch,
+)
+from flightwatch.core.protocols import CaptureContext, Note
+
+HEAD_BYTES = 1 << 16
+#: Codes of library messages that mean "this device failed".
+DEVICE_CODES = re.compile(r"rocm:|cuda:error|.*:device_failure$")
+#: InfiniBand completion status of exhausted retries: the other side or the path is gone.
+RETRIES_EXCEEDED = ("12", "13")
+_DESYNC = re.compile(
+    r"\[([\d, ]{1,4000})\] (?:finished collective #\d{1,20},? but didn't join|didn't join) collective #(\d{1,20})"
+)
+_JOINED = re.compile(r"\[([\d, ]{1,4000})\] joined but didn't finish collective #\d{1,20}")
+
+
+class HangFiles:
+    """Collects evidence from members; `recognised` counts the files that held any.
+
+    Attributes
+    ----------
+    evidence: what was found so far.
+    notes: (file, note) of what could not be read; level "error" means a malformed file.
+    """
+
+    def __init__(self) -> None:
+        self.recognised = 0
+        self.notes: list[tuple[str, Note]] = []
+        self._dumps: dict[int, RankDump] = {}
+        self.evidence = HangEvidence(dumps=self._dumps)
+        self._ranks_by_process: dict[tuple[str | None, str], int] = {}
+
+    def read(self, name: str, stream: BinaryIO) -> bool:
+        """Take one file.
+
+        Parameters
+        ----------
+        name: its path; a rank is read from it where the content carries none.
+        stream: its bytes, from the start; seekable.
+
+        Returns whether it held evidence.
+        """
+        head = stream.read(HEAD_BYTES)
+        stream.seek(0)
+        if flight_recorder.recognise(head):
+            found = self._dump(name, stream)
+        elif NcclRas().recognise(head):
+            found = self._ras(name, stream, head)
+        elif PySpyDump().recognise(head):
+            found = self._stacks(name, stream, head)
+        else:
+            found = self._log(stream)
+        self.recognised += found
+        return found
+
+    def _dump(self, name: str, stream: BinaryIO) -> bool:
+        rank = flight_recorder.rank_of_name(name)
+        if rank is None:
+            self.notes.append(
+                (name, Note("error", "", "a flight-recorder dump whose file name does not tell its rank"))
+            )
+            return True
+        try:
+            dump = flight_recorder.parse_dump(_bounded(stream), rank)
+        except BadRecord as error:
+            self.notes.append((name, Note("error", error.where, error.reason)))
+            dump = RankDump(rank, "unreadable")
+        known = self._dumps.get(rank)
+        if known is None or known.status != "ok":
+            self._dumps[rank] = dump
+        return True
+
+    def _ras(self, name: str, stream: BinaryIO, head: bytes) -> bool:
+        if head.lstrip().startswith(b"{"):
+            document = self._json(name, stream)
+            if not isinstance(document, dict):
+                return True
+            report = report_of_json(document)
+        else:
+            report = parse_report(Lines(stream))
+        self._take_report(report)
+        return True
+
+    def _take_report(self, report: RasReport) -> None:
+        for comm in report.communicators:
+            counted = sorted((group for group in comm.groups if group.operation is not None), key=lambda one: one.size)
+            if len(counted) >= 2 and comm.size and counted[0].ranks and counted[0].operation != counted[-1].operation:
+                listed = tuple(sorted(rank for rank in counted[0].ranks if rank < comm.size))
+                self.evidence.ras.append(
+                    RasMismatch(
+                        comm.name,
+                        comm.collective or "",
+                        listed,
+                        counted[0].operation or 0,
+                        counted[-1].operation or 0,
+                        comm.size,
+                    )
+                )
+            for rank in comm.missing:
+                if comm.size is None or rank < comm.size:  # the report can print garbage ranks
+                    source = f"RAS has no data from it in communicator {comm.name}"
+                    self.evidence.absent.append(AbsentRank(rank, None, (), source))
+
+    def _stacks(self, name: str, stream: BinaryIO, head: bytes) -> bool:
+        found = re.search(r"rank[_\-]?(\d{1,7})", name.rsplit("/", 1)[-1], re.I)
+        named = int(found.group(1)) if found else None
+        if head.lstrip().startswith(b"["):
+            dumps = stacks_of_json(self._json(name, stream))
+        else:
+            dumps = parse_stacks(Lines(stream))
+        for dump in _main_threads(dumps):
+            rank = dump.rank if dump.rank is not None else named
+            self.evidence.stacks.append(RankStack(rank, tuple(dump.frames), dump.waits_for))
+        return True
+
+    def _json(self, name: str, stream: BinaryIO) -> object:
+        import json
+
+        try:
+            return json.loads(_bounded(stream))
+        except (ValueError, RecursionError, BadRecord) as error:
+            self.notes.append((name, Note("error", "", f"not valid JSON: {error}")))
+            return None
+
+    def _log(self, stream: BinaryIO) -> bool:
+        before = len(self.evidence.progress) + len(self.evidence.faults) + len(self.evidence.absent)
+        reader = CommLines(CaptureContext())
+        lines = Lines(stream)
+        said = False
+        for number, text in lines:
+            if "collective #" in text:
+                self._take_desync(text)
+            for _, item, _ in reader.objects(number, split(text)):
+                said = True
+                if isinstance(item, WatchdogLine):
+                    self._take_watchdog(item)
+                else:
+                    self._take_library(item)
+        return said or before < len(self.evidence.progress) + len(self.evidence.faults) + len(self.evidence.absent)
+
+    def _take_desync(self, text: str) -> None:
+        """Take torch's own report of ranks that did not join."""
+        waiting = tuple(rank for match in _JOINED.finditer(text) for rank in _ranks(match.group(1)))
+        for match in _DESYNC.finditer(text):
+            for rank in _ranks(match.group(1)):
+                source = f"torch's desync report says that it did not join collective {match.group(2)}"
+                self.evidence.absent.append(AbsentRank(rank, int(match.group(2)), waiting, source))
+
+    def _take_watchdog(self, line: WatchdogLine) -> None:
+        rank = line.rank if line.rank is not None else line.group_rank
+        if rank is None:
+            return
+        if line.kind == "stuck":
+            text = "its watchdog thread got stuck" + (f" for {line.stuck_s} s" if line.stuck_s else "")
+            self.evidence.faults.append(RankFault("host", rank, text))
+        elif line.kind in ("timeout", "status"):
+            self.evidence.progress.append(
+                ProgressReport(
+                    rank=rank,
+                    global_rank=line.rank is not None,
+                    group=line.group_desc or (f"PG {line.group_id}" if line.group_id else ""),
+                    op=line.op or "",
+                    stuck_seq=line.seq,
+                    enqueued_seq=line.enqueued,
+                    completed_seq=line.completed,
+                )
+            )
+
+    def _take_library(self, line: LibraryLine) -> None:
+        process = (line.host, line.attrs.get("pid", ""))
+        if line.code.endswith(":init") and line.comm_rank is not None:
+            self._ranks_by_process[process] = line.comm_rank
+            size = int(line.attrs.get("nranks", 0))
+            self.evidence.world_size = max(size, self.evidence.world_size or 0) or None
+        rank = line.global_rank if line.global_rank is not None else self._ranks_by_process.get(process)
+        if "absent_ranks" in line.attrs:
+            for absent in _ranks(line.attrs["absent_ranks"]):
+                waiting = (rank,) if rank is not None else ()
+                source = f"{line.code.upper()} names it as the remote rank that did not come"
+                self.evidence.absent.append(AbsentRank(absent, None, waiting, source))
+        elif DEVICE_CODES.match(line.code):
+            local = f" (local rank {line.local_rank})" if line.local_rank is not None and rank is None else ""
+            self.evidence.faults.append(RankFault("device", rank, f"{line.message[:160]}{local}", line.local_rank))
+        elif line.code.endswith(":ib_completion") and line.attrs.get("status") in RETRIES_EXCEEDED:
+            peer = f" toward {line.attrs['peer']}" if "peer" in line.attrs else ""
+            self.evidence.faults.append(RankFault("link", rank, f"{line.attrs['meaning']}{peer}"))
+
+
+def _ranks(text: str) -> list[int]:
+    return [int(word) for word in re.findall(r"\d{1,7}", text)]
+
+
+def _bounded(stream: BinaryIO) -> bytes:
+    data = stream.read(DOCUMENT_LIMIT + 1)
+    if len(data) > DOCUMENT_LIMIT:
+        raise BadRecord(f"larger than {DOCUMENT_LIMIT // 1_000_000} MB")
+    return data
+
+
+def _main_threads(dumps: Iterable[StackDump]) -> Iterator[StackDump]:
+    """Yield the main thread of each process; the first thread where none is called so."""
+    by_process: dict[tuple[int | None, int | None], list[StackDump]] = {}
+    for dump in dumps:
+        by_process.setdefault((dump.pid, dump.rank), []).append(dump)
+    for threads in by_process.values():
+        yield next((thread for thread in threads if thread.is_main), threads[0])
