@@ -1,32 +1,95 @@
-# `make test` and `make demo` work on a fresh Debian 12 with make and python3-venv.
+# Two commands on a fresh Debian 12 (`apt-get install -y make python3-venv` first): `make demo` and `make test`.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# Debian packages that tests start: a browser and PostgreSQL. Tests that need an absent one skip and say so.
+SYSTEM_PACKAGES := chromium postgresql
 
-.PHONY: install check lint types imports docs-check docs test test-soak
+.PHONY: help install install-dev system-packages demo demo-check test test-soak check lint types imports docs docs-check \
+        bench-ingest bench-agent bench-latency bench-detect clean
 
-install: $(STAMP)
+help:
+	@echo "make demo         this machine's sensors on a page and in SQL, data in ./.demo"
+	@echo "make demo-check   start the demo, verify rows and page, stop it"
+	@echo "make test         all tests (make test-soak: long fuzz and kill runs)"
+	@echo "make check        format, lint, types, import rules, generated docs"
+	@echo "make docs         write the generated pages of docs/"
+	@echo "make bench-ingest bench-agent bench-latency bench-detect   print the tables that README quotes"
 
-$(STAMP): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+# Installation -----------------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.server: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -e '.[server,nvidia]'
 	touch $@
 
-check: lint types imports
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(PIP) install --quiet -e '.[dev]'
+	touch $@ $(VENV)/.server
 
-lint: $(STAMP)
-	$(BIN)/ruff format --check flightwatch tests benchmarks
-	$(BIN)/ruff check flightwatch tests benchmarks
+install: $(VENV)/.server
+install-dev: $(VENV)/.dev
 
-types: $(STAMP)
-	$(BIN)/mypy
+# Debian packages are installed only where that is possible without asking: as root, with apt.
+system-packages:
+	@missing=""; for package in $(SYSTEM_PACKAGES); do \
+	  dpkg -s $$package >/dev/null 2>&1 || missing="$$missing $$package"; done; \
+	if [ -z "$$missing" ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	else echo "not installed (needs root and apt):$$missing; tests that need them will skip"; fi
 
-imports: $(STAMP)
-	$(BIN)/lint-imports
+# Demo -------------------------------------------------------------------------------------------------------------
 
-test: $(STAMP)
+demo: export FLIGHTWATCH_CONSOLE_PORT = $(or $(FLIGHTWATCH_PORT),8080)
+demo: $(VENV)/.server
+	$(BIN)/python -m flightwatch.cli up --data-dir .demo
+
+demo-check: $(VENV)/.server
+	$(BIN)/python tests/demo_check.py
+
+# Tests and checks ---------------------------------------------------------------------------------------------------
+
+test: $(VENV)/.dev system-packages
 	$(BIN)/python -m pytest -m "not soak"
 
-test-soak: $(STAMP)
+test-soak: $(VENV)/.dev system-packages
 	$(BIN)/python -m pytest -m soak --timeout 3600
+
+check: lint types imports docs-check
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check flightwatch tests benchmarks docs
+	$(BIN)/ruff check flightwatch tests benchmarks docs
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+imports: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev
+	$(BIN)/python docs/build.py
+
+docs-check: $(VENV)/.dev
+	$(BIN)/python docs/build.py --check
+
+# Benchmarks -------------------------------------------------------------------------------------------------------
+
+bench-ingest: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.ingest
+
+bench-latency: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.latency
+
+bench-agent: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.agent
+
+bench-detect: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.detection
+
+clean:
+	rm -rf .demo out

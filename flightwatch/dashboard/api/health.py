@@ -1,0 +1,42 @@
+"""Liveness, readiness, status and OpenMetrics of this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+
+from flightwatch.dashboard.api.openmetrics import exposition
+from flightwatch.dashboard.services import Services
+
+
+def router(services: Services) -> APIRouter:
+    """Build the routes `/healthz`, `/readyz`, `/metrics`, `/api/v1/status`."""
+    routes = APIRouter()
+
+    @routes.get("/healthz")
+    def healthz() -> dict[str, str]:
+        """Answer when the process lives."""
+        return {"status": "ok"}
+
+    @routes.get("/readyz")
+    def readyz() -> JSONResponse:
+        """Answer 200 when pages can be served, else 503 with the reason."""
+        missing = services.ready()
+        if missing is None:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "not ready", "reason": missing}, status_code=503)
+
+    @routes.get("/metrics")
+    def metrics() -> Response:
+        """Figures of this instance for a Prometheus-style scraper."""
+        body, content_type = exposition(services.status())
+        return Response(body, media_type=content_type)
+
+    @routes.get("/api/v1/status")
+    def status() -> dict[str, Any]:
+        """What runs, lag, rows per second, last row per table, disk, coverage."""
+        return dict(services.status())
+
+    return routes

@@ -1,0 +1,69 @@
+"""The ASGI application: FastAPI at the root, Dash pages mounted through a2wsgi.
+
+Dash callbacks run in a2wsgi's threads; Dash's own FastAPI backend would run them on the event loop,
+where one slow query stops every page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from a2wsgi import WSGIMiddleware
+from dash import Dash
+from fastapi import FastAPI, Request, Response
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from flightwatch import __version__
+from flightwatch.dashboard.api.health import router
+from flightwatch.dashboard.pages import machine
+from flightwatch.dashboard.services import Services
+
+#: The browser refuses to let any page call or load from another host. Dash and the grid build functions from text.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
+    "frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
+)
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+
+
+def create_app(services: Services, *, loopback_only: bool) -> FastAPI:
+    """Build the application.
+
+    Parameters
+    ----------
+    services: handles of the process that serves it.
+    loopback_only: refuse requests whose Host header names another machine (DNS rebinding).
+    """
+    app = FastAPI(title="Flightwatch", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(router(services))
+
+    @app.middleware("http")
+    async def protect(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await call_next(request)
+        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "same-origin"
+        return response
+
+    app.add_middleware(GZipMiddleware, minimum_size=1024)
+    if loopback_only:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, "[::1]"])
+    app.mount("/", WSGIMiddleware(_pages(services).server, workers=8))
+    return app
+
+
+def _pages(services: Services) -> Dash:
+    dash = Dash(
+        "flightwatch.dashboard",
+        title="Flightwatch",
+        update_title=None,
+        serve_locally=True,
+        pages_folder="",
+        use_pages=False,
+        suppress_callback_exceptions=False,
+    )
+    dash.layout = machine.layout
+    machine.register(dash, services)
+    return dash
