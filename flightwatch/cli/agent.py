@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.sections import load_agent_settings
 from flightwatch.collectors.environment import Environment, environment_at
+from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.ed25519 import PUBLIC_KEY_BYTES
@@ -85,7 +86,10 @@ def _print_once(settings: Loaded, common: CommonSettings, node: str) -> int:
 
     agent = settings.section(AgentSettings)
     runner = Runner(
-        make_collectors(environment_at(agent.root, agent)), _NoSink(), SystemClock(), agent.stuck_after_seconds
+        make_collectors(environment_at(agent.root, agent, redfish=settings.section(RedfishSettings))),
+        _NoSink(),
+        SystemClock(),
+        agent.stuck_after_seconds,
     )
     for row in runner.collect_once():
         values = {"cluster": common.cluster, "node": node, **row.values}
@@ -120,7 +124,7 @@ def _run(settings: Loaded, common: CommonSettings, node: str) -> int:
     identity = load_identity(folder)
     if identity is None:
         logger.info("this node has no key: batches are not signed (`flightwatch agent enroll` makes one)")
-    environment = environment_at(agent_settings.root, agent_settings, folder)
+    environment = environment_at(agent_settings.root, agent_settings, folder, settings.section(RedfishSettings))
     return run_agent(settings, common, node, identity, environment)
 
 

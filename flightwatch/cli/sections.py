@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.core.settings import Loaded, load
 from flightwatch.pipeline.bus.settings import BusSettings
@@ -17,6 +18,7 @@ from flightwatch.pipeline.spool import SpoolSettings
 AGENT_SECTIONS: dict[str, type[Any]] = {
     "flightwatch": CommonSettings,
     "agent": AgentSettings,
+    "redfish": RedfishSettings,
     "bus": BusSettings,
     "spool": SpoolSettings,
 }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from flightwatch.collectors.environment import Environment
+from flightwatch.collectors.ownership.board import OwnerSink
 from flightwatch.collectors.registry import make_collectors
 from flightwatch.collectors.runner import Runner
 from flightwatch.collectors.slot import Slot
@@ -64,7 +65,8 @@ class Agent:
         handlers: Mapping[str, Callable[[Command], None]] | None = None,
     ) -> None:
         environment.figures = self.figures
-        self.runner = Runner(make_collectors(environment), sink, clock, environment.settings.stuck_after_seconds)
+        owned = OwnerSink(sink, environment.owners)
+        self.runner = Runner(make_collectors(environment), owned, clock, environment.settings.stuck_after_seconds)
         self._sink = sink
         self._clock = clock
         self._sink_state = sink_state

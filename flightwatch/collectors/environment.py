@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flightwatch.collectors.fact_board import FactBoard
+from flightwatch.collectors.ownership.board import OwnerBoard
+from flightwatch.collectors.port_board import PortBoard
+from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.collectors.summary import NodeSummary
 from flightwatch.collectors.tree import FolderTree, Tree
@@ -26,6 +29,9 @@ class Environment:
     live: False over a recorded tree: system calls, libraries and commands are then not used.
     summary: where collectors leave their part of the `node_samples` row.
     facts: where collectors leave configuration values.
+    ports: where collectors leave columns for a port's next row.
+    owners: which job and rank owns each device.
+    redfish: the section `[redfish]`.
     nvml_answers: set by the NVML collector, so that nvidia-smi is not asked besides.
     settings: the section `[agent]`.
     run_command: how vendor commands are run.
@@ -39,16 +45,21 @@ class Environment:
     run_command: RunCommand
     summary: NodeSummary = field(default_factory=NodeSummary)
     facts: FactBoard = field(default_factory=FactBoard)
+    ports: PortBoard = field(default_factory=PortBoard)
+    owners: OwnerBoard = field(default_factory=OwnerBoard)
+    redfish: RedfishSettings = field(default_factory=RedfishSettings)
     nvml_answers: bool = False
     state_dir: str = ""
     figures: Callable[[int], list[Row]] | None = None
 
 
-def environment_at(root: str, settings: AgentSettings | None = None, state_dir: str = "") -> Environment:
+def environment_at(
+    root: str, settings: AgentSettings | None = None, state_dir: str = "", redfish: RedfishSettings | None = None
+) -> Environment:
     """Return the surroundings for a root folder: "/" is this machine, anything else a recorded tree."""
     from flightwatch.collectors.command import run_command
 
     chosen = settings or AgentSettings()
     live = root == "/"
     tree = FolderTree(root, keep_open=chosen.open_files if live or chosen.keep_recorded_open else 0)
-    return Environment(tree, live, chosen, run_command, state_dir=state_dir)
+    return Environment(tree, live, chosen, run_command, state_dir=state_dir, redfish=redfish or RedfishSettings())

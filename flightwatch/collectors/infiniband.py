@@ -180,6 +180,7 @@ class InfinibandCollector:
     def __init__(self, environment: Environment) -> None:
         self.interval_seconds = environment.settings.sysfs_interval_seconds
         self._tree = environment.tree
+        self._board = environment.ports
         self._ports: list[Port] = []
         self._reads = 0
 
@@ -191,7 +192,10 @@ class InfinibandCollector:
         if not self._ports:
             raise NoData(f"no RDMA adapter in /{ROOT}")
         tree = self._tree
-        return [port.read(tree, now_ms) for port in self._ports]
+        rows = [port.read(tree, now_ms) for port in self._ports]
+        for row in rows:
+            self._board.complete(row, now_ms)
+        return rows
 
 
 def _counter(content: bytes | None, factor: int) -> int | None:

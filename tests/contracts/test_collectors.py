@@ -56,10 +56,16 @@ MACHINE: dict[str, bytes] = {
     "sys/class/infiniband/mlx5_0/ports/1/hw_counters/out_of_sequence": b"1\n",
     "sys/class/infiniband/mlx5_0/ports/1/hw_counters/duplicate_request": b"1\n",
     "sys/class/net/eth0/mtu": b"1500\n",
+    "proc/fs/lustre/osc/fs-OST0000-osc-ffff88105db50000/stats": b"snapshot_time 1700000000.5 secs.nsecs\n"
+    b"req_active 4 samples [reqs] 1 2 6 10\nost_write 4 samples [usec] 1 9 20 99\n",
+    "proc/fs/lustre/osc/fs-OST0000-osc-ffff88105db50000/import": b"import:\n    state: FULL\n    inflight: 1\n",
+    "run/flightwatch/jobs/7.json": b'{"job": "7", "devices": [0, 1], "ranks": [8]}',
+    "proc/77/environ": b"RANK=3\0LOCAL_RANK=2\0SLURM_JOB_ID=9\0SECRET=x\0",
+    "proc/77/cgroup": b"0::/system.slice/slurmstepd.scope/job_9/step_0/user/task_0\n",
     "sys/class/net/eth0/device/uevent": b"DRIVER=x\n",
 }
 #: Collectors that need a library, a command, a device file or a running agent.
-LIVE_ONLY = {"nvml", "nvidia-smi", "kernel", "heartbeat"}
+LIVE_ONLY = {"nvml", "nvidia-smi", "kernel", "heartbeat", "ethtool", "ipmi", "redfish"}
 _UNSIGNED = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
 _SIGNED = {"i16": 15, "i32": 31, "i64": 63}
 
