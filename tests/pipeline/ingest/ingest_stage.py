@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -220,3 +222,22 @@ class RemoteStore:
 
     def insert_block(self, table: str, block: pa.Table, token: str) -> None:
         self._call("insert_block", table, block, token)
+
+
+def finish(process: subprocess.Popen[bytes], bus: Bus, seconds: float = 40.0) -> None:
+    """Wait until everything is stored, then end the process cleanly."""
+    deadline = time.monotonic() + seconds
+    while not is_stored(bus, BULK_TOPICS):
+        assert process.poll() is None, "the worker ended by itself"
+        assert time.monotonic() < deadline, "ingest did not catch up"
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+def check(store: Store, *agents: Agent) -> None:
+    assert stored(store) == expected(*agents)
+    rollup = store.rows(f"SELECT sum(n) AS n, sum(temp_c_sum) AS temperature FROM {DATABASE}.device_1m")[0]
+    assert rollup["n"] == sum(len(agent.sent) for agent in agents)
+    assert rollup["temperature"] == sum(row["temp_c"] for agent in agents for row in agent.sent)
+    assert store.rows(f"SELECT count() AS n FROM {DATABASE}.data_gaps")[0]["n"] == 0
