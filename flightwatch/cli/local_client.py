@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,11 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        try:
+            self.sock.connect(str(self._path))
+        except OSError:
+            self.sock.close()
+            raise
 
 
 class LocalClient:
@@ -37,8 +43,9 @@ class LocalClient:
         self.path = Path(data_dir) / SOCKET_NAME
         self._timeout_seconds = timeout_seconds
 
-    def request(self, method: str, path: str, body: bytes | None = None) -> http.client.HTTPResponse:
-        """Send a request and return the response, whose body is not read yet.
+    @contextmanager
+    def request(self, method: str, path: str, body: bytes | None = None) -> Iterator[http.client.HTTPResponse]:
+        """Send a request; yields the response, whose body is not read yet, and closes the connection afterwards.
 
         Raises
         ------
@@ -46,25 +53,32 @@ class LocalClient:
         """
         connection = _UnixConnection(self.path, self._timeout_seconds)
         try:
-            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-            return connection.getresponse()
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            raise Refused(f"nothing runs on {self.path.parent}; `flightwatch up` starts it") from error
-        except PermissionError as error:
-            raise Refused(f"{self.path} belongs to another user: run this as the user that runs Flightwatch") from error
-        except TimeoutError as error:
-            raise Refused(
-                f"the instance on {self.path.parent} did not answer in {self._timeout_seconds:.0f} s"
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise FlightwatchError(f"asking the instance on {self.path.parent} failed: {error}") from error
+            try:
+                connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+                response = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                raise self._explained(error) from error
+            with response:
+                yield response
+        finally:
+            connection.close()
+
+    def _explained(self, error: Exception) -> FlightwatchError:
+        folder = self.path.parent
+        if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+            return Refused(f"nothing runs on {folder}; `flightwatch up` starts it")
+        if isinstance(error, PermissionError):
+            return Refused(f"{self.path} belongs to another user: run this as the user that runs Flightwatch")
+        if isinstance(error, TimeoutError):
+            return Refused(f"the instance on {folder} did not answer in {self._timeout_seconds:.0f} s")
+        return FlightwatchError(f"asking the instance on {folder} failed: {error}")
 
     def get_json(self, path: str) -> Any:
         """Return the JSON body of a GET; raises FlightwatchError with the instance's reason when it refuses."""
-        response = self.request("GET", path)
-        body = response.read()
-        if response.status != 200:
-            raise FlightwatchError(error_text(body, response.status))
+        with self.request("GET", path) as response:
+            body, code = response.read(), response.status
+        if code != 200:
+            raise FlightwatchError(error_text(body, code))
         return json.loads(body)
 
 
