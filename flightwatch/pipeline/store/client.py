@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,14 +54,15 @@ class Store:
         connect: Callable[[], Any],
         *,
         embedded: bool,
-        cluster: str,
         settings: StoreSettings,
-        lock: StoreLock | None,
+        lock: StoreLock | None = None,
+        connect_people: Callable[[], Any] | None = None,
     ) -> None:
         self.embedded = embedded
-        self.cluster = cluster
+        self.cluster = settings.cluster
         self.settings = settings
         self._connect = connect
+        self._connect_people = connect_people or connect
         self._lock = lock
         self._idle: list[Any] = []
         self._guard = threading.Lock()
@@ -142,10 +144,10 @@ class Store:
         target = f"{table}_local" if self.cluster else table
         self._call(lambda client: insert_block(client, target, block, token), inserting=True)
 
-    def private_client(self) -> Any:
-        """Return a new client of the caller's own, for settings that must not leak; the caller closes it."""
+    def people_client(self) -> Any:
+        """Return a new client for one query of a person; the caller closes it. Raises as `rows`."""
         try:
-            return self._connect()
+            return self._connect_people()
         except Exception as error:
             raise translate(error, inserting=False) from error
 
@@ -218,7 +220,7 @@ def _open_embedded(folder: Path, settings: StoreSettings) -> Store:
         )
 
     try:
-        return Store(connect, embedded=True, cluster="", settings=settings, lock=lock)
+        return Store(connect, embedded=True, settings=replace(settings, cluster=""), lock=lock)
     except BaseException:
         lock.release()
         raise
@@ -231,14 +233,14 @@ def _open_server(url: str, settings: StoreSettings) -> Store:
     if parts.path.strip("/") not in ("", DATABASE):
         raise ConfigError(f"store = {url!r}: the database is always {DATABASE}")
 
-    def connect() -> Any:
+    def connect(user: str = unquote(parts.username or "default"), password: str = settings.password) -> Any:
         import clickhouse_connect
 
         return clickhouse_connect.get_client(
             host=parts.hostname,
             port=parts.port or (8443 if settings.secure else 8123),
-            username=unquote(parts.username or "default"),
-            password=settings.password,
+            username=user,
+            password=password,
             secure=settings.secure,
             ca_cert=settings.ca_file or None,
             connect_timeout=settings.connect_timeout_seconds,
@@ -247,7 +249,10 @@ def _open_server(url: str, settings: StoreSettings) -> Store:
             autogenerate_session_id=False,
         )
 
-    return Store(connect, embedded=False, cluster=settings.cluster, settings=settings, lock=None)
+    def connect_people() -> Any:
+        return connect(settings.people_user, settings.people_password) if settings.people_user else connect()
+
+    return Store(connect, embedded=False, settings=settings, connect_people=connect_people)
 
 
 def _session(settings: StoreSettings) -> dict[str, Any]:

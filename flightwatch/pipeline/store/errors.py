@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from flightwatch.core.errors import BadRecord, ConfigError, FlightwatchError, Refused, TransientError
 
 #: The engine looked at the data and refused it: sending the same block again can never help.
@@ -20,6 +22,7 @@ def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     text = text.split("Stack trace", 1)[0].strip().rstrip(",")
     text = text.rsplit("DB::Exception: ", 1)[-1].split(": While executing", 1)[0]
+    text = re.sub(r" \([A-Z_]+\)$", "", text)
     return text if len(text) <= 400 else text[:397] + "..."
 
 

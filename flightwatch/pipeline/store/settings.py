@@ -27,6 +27,8 @@ class StoreSettings:
     rank_scalars_days: int = setting(14, "days to keep scalars of single ranks", minimum=1)
     history_days: int = setting(730, "days to keep events, findings, job scalars, runs and the audit log", minimum=1)
     dead_letters_days: int = setting(90, "days to keep dead letters and profiles' op sums", minimum=1)
+    people_user: str = setting("", "SELECT-only user of the servers for people's SQL; empty: the user of the URL")
+    people_password: str = setting("", "password of people_user", secret=True)
     people_timeout_seconds: int = setting(10, "longest run of one query of a person", minimum=1)
     people_memory_bytes: int = setting(1_000_000_000, "memory one query of a person may use", minimum=10_000_000)
     people_rows: int = setting(100_000, "rows one query of a person may return", minimum=1)

@@ -1,0 +1,245 @@
+"""Run a person's SELECT inside limits and render its result."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import unicodedata
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flightwatch.core.errors import ConfigError, FlightwatchError, Refused
+from flightwatch.core.vocabulary import DATABASE
+from flightwatch.pipeline.store.client import Store
+from flightwatch.pipeline.store.errors import engine_code, one_line, translate
+from flightwatch.pipeline.store.guard import VIEWER_TABLES, check
+from flightwatch.pipeline.store.settings import StoreSettings
+
+#: Output formats and what the engine calls them; "table" is drawn here.
+FORMATS = {
+    "table": "JSONCompactEachRowWithNamesAndTypes",
+    "csv": "CSVWithNames",
+    "json": "JSONEachRow",
+    "parquet": "Parquet",
+    "arrow": "Arrow",
+}
+_CELL_WIDTH = 60
+_FORMULA = re.compile(rb'(^|[,\n])"([=+\-@\t\r])')
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one query of a person may use.
+
+    Attributes
+    ----------
+    seconds: longest run. memory_bytes: memory of the engine. rows, result_bytes: size of the result.
+    read_rows: rows read from tables. threads: threads of the engine.
+    """
+
+    seconds: int
+    memory_bytes: int
+    rows: int
+    result_bytes: int
+    read_rows: int
+    threads: int
+
+    @classmethod
+    def of(cls, settings: StoreSettings) -> Limits:
+        """Return the limits an operator configured."""
+        return cls(
+            settings.people_timeout_seconds,
+            settings.people_memory_bytes,
+            settings.people_rows,
+            settings.people_result_bytes,
+            settings.people_read_rows,
+            settings.people_threads,
+        )
+
+    def engine_settings(self) -> dict[str, Any]:
+        """Return the settings of the handle, `readonly` last: after it nothing can be changed."""
+        return {
+            "max_execution_time": self.seconds,
+            "timeout_before_checking_execution_speed": 0,
+            "timeout_overflow_mode": "throw",
+            "max_memory_usage": self.memory_bytes,
+            "max_result_rows": self.rows,
+            "max_result_bytes": self.result_bytes,
+            "result_overflow_mode": "throw",
+            "max_rows_to_read": self.read_rows,
+            "read_overflow_mode": "throw",
+            "max_threads": self.threads,
+            "max_subquery_depth": 20,
+            "max_ast_elements": 20_000,
+            "max_expanded_ast_elements": 100_000,
+            "max_columns_to_read": 1_000,
+            "max_temporary_data_on_disk_size_for_query": 1,
+            "allow_ddl": 0,
+            "allow_introspection_functions": 0,
+            "date_time_output_format": "iso",
+            "output_format_json_validate_utf8": 1,
+            "format_csv_null_representation": "",
+            "readonly": 1,
+        }
+
+
+class People:
+    """Runs people's queries: at most `people_concurrency` at once, each on a handle of its own.
+
+    Thread-safe. A handle is made for a query and closed after it, so nothing of one query reaches the next.
+
+    Parameters
+    ----------
+    store: an open store.
+    limits: None: as configured.
+    """
+
+    def __init__(self, store: Store, limits: Limits | None = None) -> None:
+        self._store = store
+        self._limits = limits or Limits.of(store.settings)
+        self._slots = threading.BoundedSemaphore(store.settings.people_concurrency)
+
+    def run(
+        self, text: str, form: str = "json", tables: frozenset[str] = VIEWER_TABLES, query_id: str | None = None
+    ) -> bytes:
+        """Check and run one SELECT.
+
+        Parameters
+        ----------
+        text: what the person typed.
+        form: table, csv, json (one object a line), parquet or arrow (IPC file).
+        tables: tables the person may read (see `guard.check`).
+        query_id: name under which `cancel` finds the query while it runs.
+
+        Returns
+        -------
+        The result in the format asked for, UTF-8 where it is text.
+
+        Raises
+        ------
+        Refused: the guard or the engine refuses it, a limit was reached, or too many queries run.
+        ConfigError: unknown format. TransientError: the store is away.
+        """
+        if form not in FORMATS:
+            raise ConfigError(f"format {form!r} is not one of {', '.join(FORMATS)}")
+        if not self._slots.acquire(blocking=False):
+            raise Refused("too many queries are running, try again in a moment")
+        try:
+            normal = check(self._store, text, tables)
+            with self._handle(query_id or str(uuid.uuid4())) as (client, settings):
+                try:
+                    answer = bytes(client.raw_query(normal, fmt=FORMATS[form], settings=settings))
+                except Exception as error:
+                    raise self._explained(error) from error
+        finally:
+            self._slots.release()
+        return _rendered(answer, form)
+
+    def cancel(self, query_id: str) -> None:
+        """Stop the query that runs under `query_id`; does nothing when there is none."""
+        self._store.command(
+            "KILL QUERY WHERE query_id IN"
+            " (SELECT query_id FROM system.processes WHERE Settings['log_comment'] = {name:String}) ASYNC",
+            {"name": _comment(query_id)},
+        )
+
+    @contextmanager
+    def _handle(self, query_id: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+        settings = {"log_comment": _comment(query_id)} | self._limits.engine_settings()
+        client = self._store.people_client()
+        try:
+            if self._store.embedded:
+                # The embedded handle keeps its settings: set once, then closed for good by readonly.
+                client.command(f"USE {DATABASE}_people")
+                for name, value in settings.items():
+                    client.command(f"SET {name} = '{value}'")
+                yield client, {}
+            else:
+                client.database = f"{DATABASE}_people"
+                yield client, settings
+        except FlightwatchError:
+            raise
+        except Exception as error:
+            raise translate(error, inserting=False) from error
+        finally:
+            client.close()
+
+    def _explained(self, error: Exception) -> FlightwatchError:
+        limits = self._limits
+        reasons = {
+            159: f"the query ran longer than {limits.seconds} s",
+            160: f"the query would run longer than {limits.seconds} s",
+            241: f"the query needs more than {limits.memory_bytes // 1_000_000:,} MB of memory",
+            158: f"the query would read more than {limits.read_rows:,} rows",
+            396: f"the result has more than {limits.rows:,} rows or {limits.result_bytes:,} bytes: add a LIMIT",
+            394: "the query was cancelled",
+        }
+        code = engine_code(error)
+        if code in reasons:
+            return Refused(reasons[code])
+        if code is not None:
+            return Refused(f"the query failed: {one_line(error).split(' Maybe you meant', 1)[0]}")
+        return translate(error, inserting=False)
+
+
+def run_people_sql(
+    store: Store,
+    text: str,
+    form: str = "json",
+    limits: Limits | None = None,
+    tables: frozenset[str] = VIEWER_TABLES,
+) -> bytes:
+    """Check and run one SELECT of a person once; see `People.run`. A server keeps one `People` instead."""
+    return People(store, limits).run(text, form, tables)
+
+
+def _comment(query_id: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", query_id):
+        raise ConfigError("a query id has up to 64 letters, digits and dashes")
+    return f"flightwatch-people-{query_id}"
+
+
+def _rendered(answer: bytes, form: str) -> bytes:
+    if form == "csv":
+        # A spreadsheet runs a cell that starts like a formula: an apostrophe makes it text.
+        return _FORMULA.sub(rb"\1" + b"\"'" + rb"\2", answer)
+    return _table(answer) if form == "table" else answer
+
+
+def _table(answer: bytes) -> bytes:
+    """Draw rows as a text table: numbers to the right, NULL as NULL, control characters escaped."""
+    lines = [json.loads(line) for line in answer.decode("utf-8", "replace").splitlines()]
+    names, kinds, rows = lines[0], lines[1], lines[2:]
+    numeric = [bool(re.match(r"(Nullable\()?(U?Int|Float|Decimal)", kind)) for kind in kinds]
+    cells = [[_cell(value) for value in row] for row in rows]
+    header = [_cell(name) for name in names]
+    widths = [max([_width(row[i]) for row in [header, *cells]]) for i in range(len(names))]
+    out = ["  ".join(_padded(text, width, False) for text, width in zip(header, widths, strict=True)).rstrip()]
+    out.append("  ".join("-" * width for width in widths))
+    for row in cells:
+        out.append("  ".join(_padded(*cell) for cell in zip(row, widths, numeric, strict=True)).rstrip())
+    out.append(f"({len(rows)} row{'' if len(rows) == 1 else 's'})")
+    return ("\n".join(out) + "\n").encode()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
+    return text if len(text) <= _CELL_WIDTH else text[: _CELL_WIDTH - 1] + "…"
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    space = " " * (width - _width(text))
+    return space + text if right else text + space
