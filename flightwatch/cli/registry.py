@@ -6,5 +6,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("agent", "flightwatch.cli.agent", "collect on this node and send; enroll: make its key"),
     ("backtest", "flightwatch.cli.backtest", "run the detectors over recorded tables"),
     ("config", "flightwatch.cli.config", "check the configuration, or write a commented file"),
+    ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
+    ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),
     ("trace", "flightwatch.cli.trace", "op times, flame graph, difference and timeline of profiler traces"),
 )

@@ -53,6 +53,8 @@ class Incident:
     meaning: what the root means, in words.
     details: facts of the root worth showing ("link 14", "process python3").
     bystanders: other devices on which only consequences were seen.
+    sources: captures the events came from.
+    moment: when it began, as the capture prints it, for events without a full time ("13850.9 s after boot").
     """
 
     root: str
@@ -70,6 +72,8 @@ class Incident:
     meaning: str
     details: list[str] = field(default_factory=list)
     bystanders: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    moment: str = ""
 
     @property
     def blames_hardware(self) -> bool:
@@ -82,7 +86,7 @@ class Incident:
             "root": self.root, "consequences": self.consequences, "node": self.node, "device": self.device,
             "first_ts": first_ts, "action": self.action, "severity": self.severity, "kind": self.kind,
             "meaning": self.meaning, "count": self.count, "pci_bus_id": self.pci_bus_id or None,
-            "details": self.details, "bystanders": self.bystanders,
+            "details": self.details, "bystanders": self.bystanders, "sources": self.sources,
         }  # fmt: skip
 
 
@@ -102,6 +106,7 @@ class _Event:
     attrs: Mapping[str, str]
     rule: Rule
     rank: int | None
+    source: str
 
 
 @dataclass(slots=True)
@@ -162,7 +167,7 @@ def _event(order: int, source: str, values: Mapping[str, Value]) -> _Event:
     return _Event(
         order, domain, moment_ms, name, _place(index, pci, rule, attrs), index, pci, code,
         text_of(values.get("severity")) or "warning", text_of(values.get("message")), stamp, attrs, rule,
-        rank if isinstance(rank := values.get("rank"), int) else None,
+        rank if isinstance(rank := values.get("rank"), int) else None, source,
     )  # fmt: skip
 
 
@@ -175,7 +180,8 @@ def _moment(
         # Finer than a wall clock of whole seconds, and not disturbed when that is set.
         return ("uptime", source), float(uptime) * 1000
     if ts is not None:
-        return ("wall",), float(ts)
+        # Without node names two captures may be of two machines.
+        return ("wall", "" if node else source), float(ts)
     clock = _CLOCK.search(attrs.get("clock", ""))
     if clock:
         month = _MONTHS.find(clock[1]) // 3 + 1 if clock[1] else int(clock[3] or 0)
@@ -303,7 +309,15 @@ def _incident(group: _Group) -> Incident:
         meaning=rule.meaning,
         details=_facts(root_event, events),
         bystanders=list(others),
+        sources=list(dict.fromkeys(event.source for event in events))[:16],
+        moment=_printed_time(events[0].attrs),
     )
+
+
+def _printed_time(attrs: Mapping[str, str]) -> str:
+    if "clock" in attrs:
+        return f"{attrs['clock']} (date incomplete in the capture)"
+    return f"{attrs['uptime_s']} s after boot" if "uptime_s" in attrs else ""
 
 
 def _root(events: Sequence[_Event]) -> _Event:
