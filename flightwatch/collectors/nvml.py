@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from flightwatch.collectors.environment import Environment
-from flightwatch.collectors.nvml_device import DeviceLost, NvmlDevice, field_value, words
+from flightwatch.collectors.nvml_device import DeviceLost, Fields, Library, NvmlDevice, words
 from flightwatch.core.errors import NoData, TransientError
 from flightwatch.core.protocols import Row, Value
 
@@ -25,17 +25,18 @@ _LINK_BYTES = ((138, "tx_bytes"), (139, "rx_bytes"))
 _LINK_ERRORS = ((2, "crc_errors", "errors"), (0, "replays", "replays"))
 
 
-def load_nvml() -> Any:
-    """Return the pynvml module. Raises NoData when the driver's library or the Python package is absent."""
+def load_nvml() -> Library:
+    """Return NVML. Raises NoData when the driver's library or the Python package is absent."""
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError as error:
+        # The same library that pynvml opens: its start and its handles are shared.
+        field_values = ctypes.CDLL("libnvidia-ml.so.1").nvmlDeviceGetFieldValues
+    except (OSError, AttributeError) as error:
         raise NoData("no NVIDIA driver library (libnvidia-ml.so.1)") from error
     try:
         import pynvml
     except ImportError as error:
         raise NoData("the Python package nvidia-ml-py is not installed (pip install 'flightwatch[nvidia]')") from error
-    return pynvml
+    return Library(pynvml, field_values)
 
 
 class NvmlCollector:
@@ -43,7 +44,7 @@ class NvmlCollector:
 
     Parameters
     ----------
-    load: returns the NVML module; injected in tests and measurements.
+    load: returns NVML; injected in tests and measurements.
     """
 
     name = "nvml"
@@ -51,7 +52,7 @@ class NvmlCollector:
     def __init__(
         self,
         environment: Environment,
-        load: Callable[[], Any] = load_nvml,
+        load: Callable[[], Library] = load_nvml,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.interval_seconds = environment.settings.library_interval_seconds
@@ -59,7 +60,7 @@ class NvmlCollector:
         self._link_interval_s = environment.settings.link_interval_seconds
         self._load = load
         self._monotonic_s = monotonic_s
-        self._nvml: Any = None
+        self._library: Library | None = None
         self._devices: list[NvmlDevice] = []
         self._found_at = float("-inf")
         self._links_at = float("-inf")
@@ -75,10 +76,11 @@ class NvmlCollector:
         if not self._environment.live and self._load is load_nvml:
             raise NoData("a recorded tree has no NVML")
         now_s = self._monotonic_s()
-        nvml = self._open()
+        library = self._open()
+        nvml = library.module
         try:
             if now_s - self._found_at >= REFRESH_SECONDS:
-                self._find(nvml, now_s)
+                self._find(library, now_s)
         except nvml.NVMLError as error:
             self.close()
             raise TransientError(f"NVML: {error}") from error
@@ -90,35 +92,37 @@ class NvmlCollector:
             self._found_at = float("-inf")
         if now_s - self._links_at >= self._link_interval_s:
             self._links_at = now_s
-            rows.extend(row for device in self._devices for row in link_rows(nvml, device, now_ms))
+            rows.extend(row for device in self._devices for row in link_rows(library, device, now_ms))
         return rows
 
     def close(self) -> None:
         """Let go of NVML; the next call starts it again."""
-        nvml, self._nvml = self._nvml, None
+        library, self._library = self._library, None
         self._devices, self._found_at = [], float("-inf")
         self._environment.nvml_answers = False
-        if nvml is not None:
+        if library is not None:
             try:
-                nvml.nvmlShutdown()
-            except nvml.NVMLError:
+                library.module.nvmlShutdown()
+            except library.module.NVMLError:
                 # The driver is already gone: there is nothing to let go of.
                 return
 
-    def _open(self) -> Any:
-        if self._nvml is None:
-            nvml = self._load()
+    def _open(self) -> Library:
+        if self._library is None:
+            library = self._load()
+            nvml = library.module
             try:
                 nvml.nvmlInit()
             except nvml.NVMLError as error:
                 if getattr(error, "value", None) in (_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED):
                     raise NoData(f"NVML: {error}") from error
                 raise TransientError(f"NVML does not start: {error}") from error
-            self._nvml = nvml
+            self._library = library
             self._environment.nvml_answers = True
-        return self._nvml
+        return self._library
 
-    def _find(self, nvml: Any, now_s: float) -> None:
+    def _find(self, library: Library, now_s: float) -> None:
+        nvml = library.module
         known = {device.index: device for device in self._devices}
         devices: list[NvmlDevice] = []
         for index in range(nvml.nvmlDeviceGetCount()):
@@ -126,7 +130,7 @@ class NvmlCollector:
                 devices.append(known[index])
                 continue
             try:
-                devices.append(NvmlDevice(nvml, index, nvml.nvmlDeviceGetHandleByIndex(index), self._monotonic_s))
+                devices.append(NvmlDevice(library, index, nvml.nvmlDeviceGetHandleByIndex(index), self._monotonic_s))
             except (DeviceLost, nvml.NVMLError):
                 # A device that does not even open keeps its old entry, so that its loss stays visible.
                 if index in known:
@@ -173,10 +177,9 @@ def _lost_event(device: NvmlDevice, now_ms: int, error: Exception) -> Row:
 
 def mig_rows(nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
     """Yield one row a MIG child: its memory; what NVML measures only for the whole device is NULL."""
-    ask = device.questions.ask
-    mode = ask("MigMode", device.handle)
-    if not mode or not mode[0]:
+    if not device.mig_enabled:
         return
+    ask = device.questions.ask
     for number in range(ask("MaxMigDeviceCount", device.handle) or 0):
         try:
             child = nvml.nvmlDeviceGetMigDeviceHandleByIndex(device.handle, number)
@@ -198,10 +201,11 @@ def mig_rows(nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
         yield Row("device_samples", values)
 
 
-def link_rows(nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
+def link_rows(library: Library, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
     """Yield the NVLink rows of one device: state of each link, and its counters while it is active."""
     if device.lost:
         return
+    nvml = library.module
     for link in range(_MAX_LINKS):
         try:
             active = nvml.nvmlDeviceGetNvLinkState(device.handle, link)
@@ -215,15 +219,15 @@ def link_rows(nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
              "status": "ok" if active else "absent"},
         )  # fmt: skip
         if active:
-            for quantity, unit, count in _link_counters(nvml, device.handle, link):
+            for quantity, unit, count in _link_counters(library, device.handle, link):
                 yield Row("sensor_samples", {**base, "quantity": quantity, "unit": unit, "counter": count})
 
 
-def _link_counters(nvml: Any, handle: Any, link: int) -> Iterator[tuple[str, str, int]]:
+def _link_counters(library: Library, handle: Any, link: int) -> Iterator[tuple[str, str, int]]:
+    nvml = library.module
     try:
-        answers = nvml.nvmlDeviceGetFieldValues(handle, [(field, link) for field, _ in _LINK_BYTES])
-        for (_, quantity), answer in zip(_LINK_BYTES, answers, strict=False):
-            value = field_value(answer)
+        fields = Fields([(field, link, quantity) for field, quantity in _LINK_BYTES])
+        for quantity, _, value in fields.ask(library, handle):
             if value is not None:
                 yield quantity, "bytes", int(value) * 1024
         for number, quantity, unit in _LINK_ERRORS:

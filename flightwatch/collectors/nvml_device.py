@@ -6,7 +6,10 @@ is NULL and is asked again only after RETRY_SECONDS, since each refusal costs an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ctypes
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from flightwatch.core.protocols import Value
@@ -16,7 +19,10 @@ RETRY_SECONDS = 600.0
 SLOW_SECONDS = 30.0
 
 _ALL_LINKS = 0xFFFFFFFF
-_FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+#: nvmlFieldValue_t: field id, scope, timestamp, latency, type of the value, return code, value.
+_FIELD_VALUE = struct.Struct("=IIqqII8s")
+#: Type of the value (nvmlValueType_t) to its form in the eight bytes.
+_VALUE_FORMS = tuple(struct.Struct("=" + form) for form in ("d", "I4x", "Q", "Q", "q", "i4x", "H6x"))
 #: Codes of NVML that mean "this device or driver does not have it".
 _UNSUPPORTED = frozenset((2, 3, 4, 6, 13, 21, 22, 25, 26))
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
@@ -54,6 +60,46 @@ FIELDS: tuple[tuple[int, int, str], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Library:
+    """NVML: the functions of the pynvml module, and one that it offers only at a high price.
+
+    Attributes
+    ----------
+    module: pynvml, or a stand-in with the same functions.
+    field_values: the library's own `nvmlDeviceGetFieldValues(handle, count, buffer)`, which returns NVML's code.
+        pynvml's wrapper spends 15 us of Python a device and second on building and reading its structures.
+    """
+
+    module: Any
+    field_values: Callable[[Any, int, Any], int]
+
+
+class Fields:
+    """A set of fields that is asked in one call, again and again.
+
+    Parameters
+    ----------
+    wanted: field id, scope and name of each.
+    """
+
+    def __init__(self, wanted: Sequence[tuple[int, int, str]]) -> None:
+        self.wanted = tuple(wanted)
+        self._buffer = ctypes.create_string_buffer(max(1, _FIELD_VALUE.size * len(self.wanted)))
+        for place, (field, scope, _) in enumerate(self.wanted):
+            _FIELD_VALUE.pack_into(self._buffer, place * _FIELD_VALUE.size, field, scope, 0, 0, 0, 0, b"")
+
+    def ask(self, library: Library, handle: Any) -> Iterator[tuple[str, int, int | float | None]]:
+        """Yield (name, NVML's code, value or None) of every field. Raises NVMLError when the call itself fails."""
+        code = library.field_values(handle, len(self.wanted), self._buffer)
+        if code != 0:
+            raise library.module.NVMLError(code)
+        for (_, _, name), answer in zip(self.wanted, _FIELD_VALUE.iter_unpack(self._buffer), strict=True):
+            kind, result = answer[4], answer[5]
+            known = result == 0 and kind < len(_VALUE_FORMS)
+            yield name, result, _VALUE_FORMS[kind].unpack(answer[6])[0] if known else None
+
+
 class DeviceLost(Exception):
     """The device fell off the bus or must be reset; the text says which."""
 
@@ -63,12 +109,12 @@ class Questions:
 
     Parameters
     ----------
-    nvml: the pynvml module, or a stand-in with the same functions.
     monotonic_s: source of time for RETRY_SECONDS.
     """
 
-    def __init__(self, nvml: Any, monotonic_s: Callable[[], float]) -> None:
-        self._nvml = nvml
+    def __init__(self, library: Library, monotonic_s: Callable[[], float]) -> None:
+        self._library = library
+        self._nvml = library.module
         self._monotonic_s = monotonic_s
         self._refused: dict[str, float] = {}
 
@@ -84,15 +130,28 @@ class Questions:
         except AttributeError:
             self._refused[name] = self._monotonic_s()
         except self._nvml.NVMLError as error:
-            code = getattr(error, "value", None)
-            if code in (GPU_IS_LOST, RESET_REQUIRED):
-                raise DeviceLost(
-                    "the GPU is lost (fell off the bus)" if code == GPU_IS_LOST else "the GPU needs a reset"
-                ) from error
-            if code not in _UNSUPPORTED:
-                raise
-            self._refused[name] = self._monotonic_s()
+            self._refuse(name, error)
         return None
+
+    def ask_fields(self, fields: Fields, handle: Any) -> list[tuple[str, int, int | float | None]]:
+        """Ask for fields as `Fields.ask` does; an empty list when the driver knows no fields."""
+        if self._refused and "FieldValues" in self._refused:
+            return []
+        try:
+            return list(fields.ask(self._library, handle))
+        except self._nvml.NVMLError as error:
+            self._refuse("FieldValues", error)
+        return []
+
+    def _refuse(self, name: str, error: Exception) -> None:
+        code = getattr(error, "value", None)
+        if code in (GPU_IS_LOST, RESET_REQUIRED):
+            raise DeviceLost(
+                "the GPU is lost (fell off the bus)" if code == GPU_IS_LOST else "the GPU needs a reset"
+            ) from error
+        if code not in _UNSUPPORTED:
+            raise error
+        self._refused[name] = self._monotonic_s()
 
 
 class NvmlDevice:
@@ -104,15 +163,15 @@ class NvmlDevice:
     handle: NVML's handle.
     """
 
-    def __init__(self, nvml: Any, index: int, handle: Any, monotonic_s: Callable[[], float]) -> None:
+    def __init__(self, library: Library, index: int, handle: Any, monotonic_s: Callable[[], float]) -> None:
         self.index = index
         self.handle = handle
-        self.questions = Questions(nvml, monotonic_s)
+        self.questions = Questions(library, monotonic_s)
         self.lost = ""
+        self.mig_enabled = False
         self._monotonic_s = monotonic_s
-        self._fields = [(field, scope) for field, scope, _ in FIELDS]
-        self._wanted = FIELDS
-        self._wanted_at = monotonic_s()
+        self._fields = Fields(FIELDS)
+        self._fields_at = monotonic_s()
         self._slow: dict[str, Value] = {}
         self._slow_at = float("-inf")
         ask = self.questions.ask
@@ -154,6 +213,8 @@ class NvmlDevice:
             self._slow_at = now_s
             handle, ask = self.handle, self.questions.ask
             ecc = ask("EccMode", handle)
+            mig = ask("MigMode", handle)
+            self.mig_enabled = bool(mig and mig[0])
             self._slow = {
                 "power_limit_w": _scaled(ask("EnforcedPowerLimit", handle), 1000),
                 "fan_pct": ask("FanSpeed", handle),
@@ -165,28 +226,19 @@ class NvmlDevice:
 
     def _field_values(self) -> dict[str, int | float]:
         now_s = self._monotonic_s()
-        if now_s - self._wanted_at >= RETRY_SECONDS:
-            self._choose(FIELDS, now_s)
-        if not self._wanted:
-            return {}
-        answers = self.questions.ask("FieldValues", self.handle, self._fields)
-        if answers is None:
-            return {}
+        if now_s - self._fields_at >= RETRY_SECONDS:
+            self._fields, self._fields_at = Fields(FIELDS), now_s
         found: dict[str, int | float] = {}
         refused: set[str] = set()
-        for (_, _, name), answer in zip(self._wanted, answers, strict=False):
-            value = field_value(answer)
+        for name, code, value in self.questions.ask_fields(self._fields, self.handle):
             if value is not None:
                 found[name] = value
-            elif answer.nvmlReturn in _UNSUPPORTED:
+            elif code in _UNSUPPORTED:
                 refused.add(name)
         if refused:
-            self._choose(tuple(wanted for wanted in self._wanted if wanted[2] not in refused), now_s)
+            self._fields = Fields([wanted for wanted in self._fields.wanted if wanted[2] not in refused])
+            self._fields_at = now_s
         return found
-
-    def _choose(self, wanted: tuple[tuple[int, int, str], ...], now_s: float) -> None:
-        self._wanted, self._wanted_at = wanted, now_s
-        self._fields = [(field, scope) for field, scope, _ in wanted]
 
     def facts(self) -> Mapping[tuple[int | None, str], str]:
         """Return the device's configuration facts."""
@@ -203,14 +255,6 @@ class NvmlDevice:
             "persistence_mode": None if persistence is None else ("enabled" if persistence else "disabled"),
         }
         return {(self.index, name): value for name, value in found.items() if value}
-
-
-def field_value(answer: Any) -> int | float | None:
-    """Return the number in one answer of `nvmlDeviceGetFieldValues`, None when it holds none."""
-    if answer.nvmlReturn != 0 or not 0 <= answer.valueType < len(_FIELD_TYPES):
-        return None
-    value: int | float = getattr(answer.value, _FIELD_TYPES[answer.valueType])
-    return value
 
 
 def words(answer: Any) -> str | None:
@@ -258,8 +302,11 @@ def _whole(value: int | float | None) -> int | None:
 
 def _sum(*values: int | float | None) -> int | None:
     """Return the sum of what is known, None when nothing is."""
-    known = [int(value) for value in values if value is not None]
-    return sum(known) if known else None
+    total: int | None = None
+    for value in values:
+        if value is not None:
+            total = int(value) if total is None else total + int(value)
+    return total
 
 
 def _microseconds(nanoseconds: int | float | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,14 +117,17 @@ class FakeNvml:
     def nvmlDeviceGetNvLinkErrorCounter(self, handle: int, link: int, counter: int) -> int:  # noqa: N802
         return 10 * link + counter
 
-    def nvmlDeviceGetFieldValues(self, handle: int, fields: list[tuple[int, int]]) -> list[Any]:  # noqa: N802
-        self._check("FieldValues", handle)
-        return [
-            SimpleNamespace(nvmlReturn=0, valueType=3, value=SimpleNamespace(ullVal=self.fields[field]))
-            if field in self.fields
-            else SimpleNamespace(nvmlReturn=3, valueType=0, value=SimpleNamespace())
-            for field, _ in fields
-        ]
+    def field_values(self, handle: int, count: int, buffer: Any) -> int:
+        """Fill the buffer as the C function does."""
+        self.calls.append("FieldValues")
+        if handle in self.broken:
+            return self.broken[handle]
+        for place in range(count):
+            field, scope = struct.unpack_from("=II", buffer, 40 * place)
+            value = self.fields.get(field)
+            answer = (3, 0, value) if value is not None else (0, 3, 0)
+            struct.pack_into("=IIqqIIQ", buffer, 40 * place, field, scope, 0, 0, *answer)
+        return 0
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("nvmlDeviceGet"):

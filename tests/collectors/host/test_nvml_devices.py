@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from flightwatch.collectors.nvml import NvmlCollector, load_nvml
+from flightwatch.collectors.nvml_device import Fields, Library
 from flightwatch.core.errors import NoData, TransientError
 from flightwatch.core.protocols import Row
 
@@ -16,7 +18,9 @@ class Machine:
 
     def __init__(self, nvml: Any, environment: Any) -> None:
         self.nvml, self.environment, self.now_s = nvml, environment, 100.0
-        self.collector = NvmlCollector(environment, load=lambda: nvml, monotonic_s=lambda: self.now_s)
+        self.collector = NvmlCollector(
+            environment, load=lambda: Library(nvml, nvml.field_values), monotonic_s=lambda: self.now_s
+        )
 
     def rows(self, table: str = "device_samples") -> list[dict[str, Any]]:
         return [row.values for row in self.collector.collect(1234) if row.table == table]
@@ -153,7 +157,7 @@ def test_a_machine_without_the_library_is_no_data() -> None:
         with pytest.raises(NoData, match=r"no NVIDIA driver library"):
             load_nvml()
     else:
-        assert hasattr(load_nvml(), "nvmlInit")
+        assert hasattr(load_nvml().module, "nvmlInit")
 
 
 def test_a_recorded_tree_asks_no_library(tree_of: Callable[..., Any], environment_of: Callable[..., Any]) -> None:
@@ -163,3 +167,31 @@ def test_a_recorded_tree_asks_no_library(tree_of: Callable[..., Any], environmen
 
 def test_rows_are_rows(machine: Machine) -> None:
     assert all(isinstance(row, Row) for row in machine.collector.collect(1))
+
+
+def test_the_answer_layout_is_that_of_the_binding() -> None:
+    pynvml = pytest.importorskip("pynvml")
+    answer = pynvml.c_nvmlFieldValue_t
+    assert ctypes.sizeof(answer) == 40
+    offsets = [getattr(answer, name).offset for name in ("fieldId", "scopeId", "valueType", "nvmlReturn", "value")]
+    assert offsets == [0, 4, 24, 28, 32]
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw", "expected"),
+    [
+        (0, struct.pack("=d", 1.5), 1.5),
+        (1, struct.pack("=II", 7, 0xFFFFFFFF), 7),
+        (3, struct.pack("=Q", 2**63), 2**63),
+        (4, struct.pack("=q", -2), -2),
+        (5, struct.pack("=iI", -3, 9), -3),
+        (6, struct.pack("=H6x", 65535), 65535),
+        (99, struct.pack("=Q", 1), None),
+    ],
+)
+def test_every_type_of_value(kind: int, raw: bytes, expected: float | None) -> None:
+    def answer(handle: Any, count: int, buffer: Any) -> int:
+        struct.pack_into("=IIqqII8s", buffer, 0, 82, 0, 0, 0, kind, 0, raw)
+        return 0
+
+    assert [value for _, _, value in Fields([(82, 0, "x")]).ask(Library(None, answer), None)] == [expected]
