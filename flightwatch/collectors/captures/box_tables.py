@@ -33,6 +33,8 @@ _RULER = re.compile(r"\s*[+|]?[-=+|]{6,}\s*\Z")
 _WORDS = re.compile(r"\S+")
 _CELLS_LIMIT = 32
 _LINE_LIMIT = 2000
+#: Header cells whose patterns are remembered while one capture is read.
+_SEEN_LIMIT = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def read_tables(lines: Iterable[tuple[int, str]], labels: Mapping[str, str]) -> 
     """
     header: _Header | None = None
     in_header = False
+    known: dict[str, tuple[re.Pattern[str], int, int]] = {}
     group: list[tuple[int, str]] = []
     for number, line in lines:
         bare = line.rstrip()
@@ -83,7 +86,7 @@ def read_tables(lines: Iterable[tuple[int, str]], labels: Mapping[str, str]) -> 
                 header, in_header = None, False
             yield Found(number, bare)
             continue
-        patterns = _header_line(bare, labels, 1 if in_header else 2)
+        patterns = _header_line(bare, labels, 1 if in_header else 2, known)
         if patterns is not None and not group:
             if not in_header:
                 header = _Header()
@@ -127,11 +130,18 @@ def line_pattern(line: str, labels: Mapping[str, str], needed: int = 3) -> re.Pa
     return pattern if known >= needed and unknown <= known else None
 
 
-def _header_line(line: str, labels: Mapping[str, str], needed: int) -> list[re.Pattern[str]] | None:
+def _header_line(
+    line: str, labels: Mapping[str, str], needed: int, seen: dict[str, tuple[re.Pattern[str], int, int]]
+) -> list[re.Pattern[str]] | None:
     patterns: list[re.Pattern[str]] = []
     known = unknown = 0
     for segment in _segments(line):
-        pattern, hits, misses = _cell_pattern(segment.lower(), labels)
+        cell = seen.get(segment)
+        if cell is None:
+            cell = _cell_pattern(segment.lower(), labels)
+            if len(seen) < _SEEN_LIMIT:
+                seen[segment] = cell
+        pattern, hits, misses = cell
         patterns.append(pattern)
         known += hits
         unknown += misses

@@ -104,14 +104,23 @@ def lenient(text: str) -> tuple[Any, Note | None]:
     return None, Note("error", "offset 0", "the object is empty")
 
 
+def _next_character(text: str, position: int, step: int) -> str:
+    while 0 <= position < len(text):
+        if not text[position].isspace():
+            return text[position]
+        position += step
+    return ""
+
+
 def _quote(match: re.Match[str]) -> str:
     word = match[0]
     if word.startswith('"') or _GOOD.match(word):
         return word
-    before = match.string[: match.start()].rstrip()[-1:]
-    if before != ":" and not (before in ",[" and before):
+    text = match.string
+    before = _next_character(text, match.start() - 1, -1)
+    if before not in (":", ",", "["):
         return word
-    if before in ",[" and match.string[match.end() :].lstrip()[:1] == ":":
+    if before != ":" and _next_character(text, match.end(), 1) == ":":
         return word  # a key without quotes: not repaired
     if word.lower() in ("n/a", "unknown", "none", "nan", "-"):
         return "null"
