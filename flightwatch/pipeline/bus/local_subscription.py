@@ -61,7 +61,7 @@ class LocalSubscription:
         self._member = secrets.token_hex(8)
         self._groups.join(self._group, self._member, self._topics)
         self._next_beat_s = self._clock.monotonic_s() + self._beat_seconds
-        self._look_at_group()
+        self._must_look = True
 
     def poll(self, max_bytes: int, timeout_seconds: float) -> Sequence[Message]:
         """Return the next messages, waiting up to `timeout_seconds` for one."""
@@ -80,7 +80,7 @@ class LocalSubscription:
             self._groups.beat(self._group, self._member)
             self._next_beat_s = now + self._beat_seconds
             self._look_at_group()
-        elif self._groups.changed():
+        elif self._groups.changed() or self._must_look:
             self._look_at_group()
 
     def _look_at_group(self) -> None:
@@ -89,6 +89,7 @@ class LocalSubscription:
             self._give_up(list(self._held), "expelled after too long a pause")
             self._join()
             return
+        self._must_look = False
         lost = [partition for partition, generation in self._held.items() if holding.held.get(partition) != generation]
         if lost:
             self._give_up(lost, "taken away")

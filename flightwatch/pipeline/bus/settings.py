@@ -24,13 +24,9 @@ class BusSettings:
     commands_partitions: int = setting(8, "partitions of flightwatch.commands", minimum=1)
     findings_partitions: int = setting(1, "partitions of flightwatch.findings and flightwatch.dead", minimum=1)
     rows_retention_hours: float = setting(72.0, "how long rows stay on the bus", minimum=0.1)
-    rows_retention_bytes: int = setting(
-        4_000_000_000, "bytes kept of each rows topic (Kafka: of each partition)", minimum=10_000_000
-    )
+    rows_retention_bytes: int = setting(4_000_000_000, "bytes kept of each rows topic", minimum=10_000_000)
     blobs_retention_hours: float = setting(24.0, "how long blobs stay on the bus", minimum=0.1)
-    blobs_retention_bytes: int = setting(
-        4_000_000_000, "bytes kept of flightwatch.blobs (Kafka: of each partition)", minimum=10_000_000
-    )
+    blobs_retention_bytes: int = setting(4_000_000_000, "bytes kept of flightwatch.blobs", minimum=10_000_000)
     commands_retention_hours: float = setting(1.0, "how long commands stay on the bus", minimum=0.25)
     findings_retention_hours: float = setting(720.0, "how long findings and dead letters stay on the bus", minimum=0.1)
     findings_retention_bytes: int = setting(
