@@ -14,6 +14,7 @@ from flightwatch.core.clock import Clock, iso_utc
 from flightwatch.core.errors import FlightwatchError
 from flightwatch.core.vocabulary import Topic
 from flightwatch.pipeline.bus.base import Bus
+from flightwatch.pipeline.ingest.settings import fast_group
 from flightwatch.pipeline.store import page_reads
 from flightwatch.pipeline.store.client import Store
 
@@ -97,7 +98,10 @@ class StatusProbe:
         """Return the lag per partition; a partition never read is behind by all it holds."""
         found: list[dict[str, Any]] = []
         try:
-            positions = self._bus.group_positions(self._group)
+            positions = {
+                **self._bus.group_positions(self._group),
+                **self._bus.group_positions(fast_group(self._group)),
+            }
             for topic in STORED_TOPICS:
                 for partition in self._bus.partitions(topic.value):
                     end = self._bus.end_offset(partition)

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from flightwatch.core.clock import Clock, SystemClock
 from flightwatch.core.errors import FlightwatchError
@@ -17,7 +17,7 @@ from flightwatch.pipeline.ingest.consumer import Consumer
 from flightwatch.pipeline.ingest.metrics import IngestMetrics
 from flightwatch.pipeline.ingest.partition_work import Tools
 from flightwatch.pipeline.ingest.plan import Plan, Planner, Verify
-from flightwatch.pipeline.ingest.settings import GROUP, IngestSettings
+from flightwatch.pipeline.ingest.settings import GROUP, IngestSettings, fast_group
 from flightwatch.pipeline.ingest.speaking import Speaker
 from flightwatch.pipeline.ingest.writer import Writer
 from flightwatch.pipeline.store.client import Store
@@ -82,10 +82,7 @@ class Ingest:
         while not stop.is_set():
             try:
                 with ThreadPoolExecutor(2, f"{threading.current_thread().name}-insert") as executor:
-                    consumer = Consumer(
-                        topics, self._bus.subscribe(topics, GROUP), self._tools(executor, linger_seconds)
-                    )
-                    consumer.run(stop)
+                    self.consumer(topics, executor, linger_seconds).run(stop)
             except FlightwatchError as error:
                 self._again_later(topics, str(error), stop)
             except Exception as error:  # A fault in one thread must not end ingest: what was announced is repeated.
@@ -98,11 +95,12 @@ class Ingest:
             logger.warning("ingest of %s starts again in 1 s: %s", ", ".join(topics), error)
         stop.wait(1.0)
 
-    def consumer(self, topics: Sequence[str], executor: ThreadPoolExecutor, linger_seconds: float) -> Consumer:
-        """Return a consumer of some topics, for callers that turn it themselves."""
-        return Consumer(topics, self._bus.subscribe(topics, GROUP), self._tools(executor, linger_seconds))
+    def consumer(self, topics: Sequence[str], executor: Executor, linger_seconds: float) -> Consumer:
+        """Return a consumer of FAST_TOPICS or BULK_TOPICS, for callers that turn it themselves."""
+        group = fast_group() if topics == FAST_TOPICS else GROUP
+        return Consumer(topics, self._bus.subscribe(topics, group), self._tools(executor, linger_seconds))
 
-    def _tools(self, executor: ThreadPoolExecutor, linger_seconds: float) -> Tools:
+    def _tools(self, executor: Executor, linger_seconds: float) -> Tools:
         planner = Planner(self._settings.late_days, self._settings.future_seconds, self._verify, PIPELINE_TOPICS)
         return Tools(
             bus=self._bus,

@@ -10,6 +10,15 @@ from flightwatch.core.settings import setting
 GROUP = "flightwatch-ingest"
 
 
+def fast_group(group: str = GROUP) -> str:
+    """Return the group of the topics with a thread of their own.
+
+    A second group, not a second member: members of one Kafka group with different topics wait for each other's
+    rebalances, and a leader that lacks the metadata of the others' topics leaves them without an owner.
+    """
+    return f"{group}-fast"
+
+
 @dataclass(frozen=True)
 class IngestSettings:
     """Sizes and times of ingest."""

@@ -22,7 +22,7 @@ from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.codec import encode
 from flightwatch.pipeline.ingest.consumer import Consumer
 from flightwatch.pipeline.ingest.runner import BULK_TOPICS, FAST_TOPICS, Ingest
-from flightwatch.pipeline.ingest.settings import IngestSettings
+from flightwatch.pipeline.ingest.settings import GROUP, IngestSettings, fast_group
 from flightwatch.pipeline.store.client import Store
 
 SAMPLES = Topic.SAMPLES.value
@@ -119,7 +119,7 @@ SETTINGS = IngestSettings(events_linger_seconds=0.0, samples_linger_seconds=0.0,
 
 
 def consumer(ingest: Ingest, topics: Sequence[str] = BULK_TOPICS, executor: Executor | None = None) -> Consumer:
-    return ingest.consumer(topics, executor or Inline(), 0.0)  # type: ignore[arg-type]
+    return ingest.consumer(topics, executor or Inline(), 0.0)
 
 
 def drain(*consumers: Consumer, bus: Bus, seconds: float = 20.0) -> None:
@@ -135,7 +135,7 @@ def drain(*consumers: Consumer, bus: Bus, seconds: float = 20.0) -> None:
 
 def is_stored(bus: Bus, topics: Sequence[str]) -> bool:
     """Whether the group has committed the end of every partition."""
-    positions = bus.group_positions("flightwatch-ingest")
+    positions = {**bus.group_positions(GROUP), **bus.group_positions(fast_group())}
     for topic in topics:
         for partition in bus.partitions(topic):
             committed = positions.get(partition)
