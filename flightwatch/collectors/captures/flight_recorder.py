@@ -24,15 +24,15 @@ _RANK_IN_NAME = re.compile(
     r"(?:rank|dump|trace)[_\-.]?(\d{1,7})(?!\d)|(?<![0-9a-z])(\d{1,7})(?=\.(?:json|pkl|pickle)$|$)", re.I
 )
 _P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
-_KEYS = (b"entries", b"pg_config", b"collective_seq_id", b"nccl_version")
+_KEYS = (b"pg_config", b"collective_seq_id", b"pg_status")
 
 
 def recognise(head: bytes) -> bool:
     """Say whether a file's first 64 KiB look like a dump, pickled or as JSON."""
-    start = head.lstrip()[:1]
-    if not (head[:1] == b"\x80" or start == b"{"):
-        return False
-    return sum(key in head for key in _KEYS) >= 2 or (b"entries" in head and b"pg_" in head)
+    # The membership of a large job's groups alone can fill the head, so one of the keys is enough.
+    if head[:1] == b"\x80":
+        return any(key in head for key in _KEYS)
+    return head.lstrip()[:1] == b"{" and any(b'"' + key + b'"' in head for key in _KEYS)
 
 
 def rank_of_name(name: str) -> int | None:

@@ -72,7 +72,7 @@ class HangFiles:
         elif PySpyDump().recognise(head):
             found = self._stacks(name, stream, head)
         else:
-            found = self._log(stream)
+            found = b"\0" not in head and self._log(stream)  # a log is text
         self.recognised += found
         return found
 

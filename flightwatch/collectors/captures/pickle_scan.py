@@ -1,7 +1,7 @@
 """Load a pickle from a stranger: plain data only, bounded in memory.
 
 A pickle is a program. Only opcodes that build dicts, lists, tuples, strings and numbers are allowed, and
-they are counted before the loader runs: a short file can ask for gigabytes of memo table, or build a
+they are checked before the loader runs: a short file can ask for gigabytes of memo table, or build a
 tree of 2**60 leaves out of shared parts (so nothing here ever walks the result recursively).
 """
 
@@ -13,8 +13,6 @@ from typing import Any, NoReturn
 
 from flightwatch.core.errors import BadRecord
 
-OPCODE_LIMIT = 20_000_000
-
 #: Opcode to the number of argument bytes. Opcodes that name or call anything are absent.
 _FIXED = {
     b"(": 0, b".": 0, b"0": 0, b"1": 0, b"2": 0, b"N": 0, b"]": 0, b"}": 0, b")": 0, b"a": 0, b"e": 0, b"s": 0, b"u": 0,
@@ -24,9 +22,9 @@ _FIXED = {
 }  # fmt: skip
 #: Opcode to the width of the length that precedes its bytes.
 _SIZED = {b"U": 1, b"T": 4, b"X": 4, b"\x8c": 1, b"\x8d": 8, b"C": 1, b"B": 4, b"\x8e": 8, b"\x8a": 1, b"\x8b": 4}
-_FIXED_BY_BYTE = {code[0]: size for code, size in _FIXED.items()}
+_FIXED_BY_BYTE = {code[0]: size + 1 for code, size in _FIXED.items()}
 _SIZED_BY_BYTE = {code[0]: size for code, size in _SIZED.items()}
-_LONG_PUT, _STOP, _MARK = ord("r"), ord("."), ord("(")
+_LONG_PUT, _STOP = ord("r"), ord(".")
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -37,33 +35,30 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("refuses a persistent id")
 
 
-def scan(data: bytes) -> int:
-    """Check every opcode and return their number.
+def scan(data: bytes) -> None:
+    """Check every opcode.
 
     Raises
     ------
-    BadRecord: an opcode that is not plain data, a memo index beyond the number of opcodes, or a cut file.
+    BadRecord: an opcode that is not plain data, a memo index that no file of this size can need, or a cut file.
     """
-    position, count, end = 0, 0, len(data)
-    fixed, sized = _FIXED_BY_BYTE, _SIZED_BY_BYTE
+    position, end = 0, len(data)
+    fixed, sized = _FIXED_BY_BYTE.get, _SIZED_BY_BYTE
+    memo_limit = end // 4  # an object that is kept for reuse takes four bytes at least
     while position < end:
         code = data[position]
-        position += 1
-        count += 1
-        size = fixed.get(code)
+        size = fixed(code)
         if size is not None:
-            if code == _LONG_PUT and int.from_bytes(data[position : position + 4], "little") > count:
-                raise BadRecord("the pickle asks for a memo entry beyond its size", f"byte {position - 1}")
-            position += size
+            if code == _LONG_PUT and int.from_bytes(data[position + 1 : position + 5], "little") > memo_limit:
+                raise BadRecord("the pickle asks for a memo entry beyond its size", f"byte {position}")
             if code == _STOP:
-                return count
+                return
+            position += size
             continue
         width = sized.get(code)
         if width is None:
-            raise BadRecord(f"the pickle holds opcode 0x{code:02x}, which is not plain data", f"byte {position - 1}")
-        position += width + int.from_bytes(data[position : position + width], "little")
-        if count > OPCODE_LIMIT:
-            raise BadRecord(f"the pickle has more than {OPCODE_LIMIT} opcodes")
+            raise BadRecord(f"the pickle holds opcode 0x{code:02x}, which is not plain data", f"byte {position}")
+        position += 1 + width + int.from_bytes(data[position + 1 : position + 1 + width], "little")
     raise BadRecord("the pickle is cut: it has no end", f"byte {end}")
 
 

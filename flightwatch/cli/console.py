@@ -1,0 +1,77 @@
+"""`flightwatch console`: the pages alone, beside a pipeline that runs elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from contextlib import ExitStack
+from types import FrameType
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.sections import load_settings
+from flightwatch.core.clock import SystemClock
+from flightwatch.core.logs import configure
+from flightwatch.core.vocabulary import ExitCode
+from flightwatch.dashboard.app import create_app
+from flightwatch.dashboard.serve import HttpServer, bind_port, is_loopback
+from flightwatch.dashboard.services import Services
+from flightwatch.dashboard.settings import ConsoleSettings
+from flightwatch.pipeline.bus.connect import open_bus
+from flightwatch.pipeline.bus.settings import BusSettings
+from flightwatch.pipeline.ingest.settings import GROUP
+from flightwatch.pipeline.status import StatusProbe
+from flightwatch.pipeline.store.client import open_store
+from flightwatch.pipeline.store.settings import StoreSettings
+
+HELP = "Serve the console alone: reads the store and the bus that the settings name (`up` includes it)."
+EPILOG = "example:\n  flightwatch console --config /etc/flightwatch/flightwatch.toml --port 8080"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments."""
+    parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
+    parser.add_argument("--host", help="address to listen on (default: console.host)")
+    parser.add_argument("--port", type=int, help="port; taken: it ends with a message (default: console.port)")
+    parser.add_argument("--trust-network", action="store_true", help="listen beyond this machine without a login")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    settings = load_settings(arguments.config)
+    common, console = settings.section(CommonSettings), settings.section(ConsoleSettings)
+    configure(common.log_level, common.log_format)
+    stop = threading.Event()
+
+    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGINT, ask_to_stop)
+    host = arguments.host or console.host
+    trusted = arguments.trust_network or console.trust_network
+    clock = SystemClock()
+    with ExitStack() as stack:
+        bound = bind_port(host, arguments.port or console.port, trust_network=trusted, next_free=False)
+        stack.callback(bound.close)
+        bus = open_bus(common.bus_url, settings.section(BusSettings), clock)
+        stack.callback(bus.close)
+        store = open_store(common.store_url, settings.section(StoreSettings))
+        stack.callback(store.close)
+        probe = StatusProbe(
+            bus, store, clock, cluster=common.cluster, group=GROUP, folder=store.folder, components=_no_components
+        )
+        app = create_app(Services(store, probe, lambda: None), loopback_only=is_loopback(host))
+        server = HttpServer("console", app, bound)
+        server.start()
+        stack.callback(server.stop)
+        print(f"READY http://{host}:{bound.getsockname()[1]}", flush=True)
+        while not stop.wait(1.0):
+            if not server.alive:
+                return ExitCode.FAILED
+    return ExitCode.DONE
+
+
+def _no_components() -> dict[str, str]:
+    """Return nothing: this process runs no part of the pipeline."""
+    return {}
