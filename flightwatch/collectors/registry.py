@@ -35,6 +35,7 @@ COLLECTORS: tuple[tuple[str, str, str, str], ...] = (
     ("nvml", "flightwatch.collectors.nvml", "NvmlCollector", "NVIDIA devices through NVML"),
     ("nvidia-smi", "flightwatch.collectors.nvidia_smi", "NvidiaSmiCollector", "NVIDIA devices without NVML"),
     ("kernel", "flightwatch.collectors.kernel_log", "KernelLogCollector", "kernel log"),
+    ("logs", "flightwatch.collectors.log_files", "LogFilesCollector", "log files named in the settings"),
     ("ethtool", "flightwatch.collectors.ethtool_live", "EthtoolCollector", "pause, FEC and optics of RDMA ports"),
     ("infiniband", "flightwatch.collectors.infiniband", "InfinibandCollector", "RDMA ports"),
     ("hwmon", "flightwatch.collectors.hwmon", "HwmonCollector", "temperatures, voltages, fans, power"),

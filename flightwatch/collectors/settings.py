@@ -21,6 +21,9 @@ class AgentSettings:
     facts_interval_seconds: float = setting(60.0, "interval of looking for changed configuration", minimum=5.0)
     facts_repeat_seconds: float = setting(3600.0, "unchanged configuration is sent again this often", minimum=60.0)
     link_interval_seconds: float = setting(30.0, "interval of per-link NVLink rows", minimum=1.0)
+    log_files: tuple[str, ...] = setting(
+        (), "logs whose new lines are read for events (shell patterns); the kernel's own log is read without this"
+    )
     stuck_after_seconds: float = setting(10.0, "a call that takes longer is reported as stuck", minimum=1.0)
     stop_timeout_seconds: float = setting(10.0, "longest wait for sending what is left at the end", minimum=0.0)
     control_keys: tuple[str, ...] = setting(

@@ -26,9 +26,9 @@ def signs_of(table: str, values: Mapping[str, Value]) -> Iterator[dict[str, Valu
 
 def _device(values: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
     if values.get("remap_failure") is True:
-        yield _event(values, "ecc:remap_failure", EventSeverity.CRITICAL, "a memory row remap failed")
+        yield _event(values, "remap:failure", EventSeverity.CRITICAL, "a memory row remap failed")
     if values.get("remap_pending") is True:
-        yield _event(values, "ecc:remap_pending", EventSeverity.ERROR, "a memory row remap waits for a reset")
+        yield _event(values, "remap:pending", EventSeverity.ERROR, "a memory row remap waits for a reset")
     uncorrected = values.get("ecc_uncorrected_total")
     if isinstance(uncorrected, int) and uncorrected > 0:
         yield _event(
@@ -44,7 +44,9 @@ def _sensor(values: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
     if status != "critical" or chip == "nccl-tests":
         return
     label, quantity = values.get("label"), values.get("quantity")
-    code = "fan:failed" if quantity == "fan" else "sensor:critical"
+    words = f"{label} {quantity}".lower()
+    code = "fan:failed" if "fan" in words else "psu:failed" if "psu" in words or "power supply" in words else ""
+    code = code or "sensor:critical"
     yield _event(values, code, EventSeverity.ERROR, f"{chip} {label} is critical", {"sensor": str(label)})
 
 

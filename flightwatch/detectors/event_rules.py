@@ -48,6 +48,8 @@ _MORE_ACTIONS = {
     "ecc_uncorrected": "drain the node and reset the GPU; run a GPU diagnostic before it takes work again",
     "ecc_unreadable": "drain the node and reset the GPU: its ECC state cannot be read, so it may be faulty",
     "check_fan": "check the fan and the airflow",
+    "check_supply": "check the power supply and its feed",
+    "check_device": "drain the node and look at the device's own health report; reset it, replace it if that fails",
     "check_sensor": "check the sensor's subject: it is beyond its limit",
     "cool": "check cooling and airflow of the device; lower its load until then",
 }
@@ -61,10 +63,11 @@ ACTION_RANK: Mapping[str, int] = {
         ("watch", "watch_rate", "watch_dimm", "look", "ras_compare"),
         ("restart_job", "check_program", "program_crash", "library_crash", "memory_limit", "oom_device",
          "update_software", "support", "check_mce", "hang", "host_side", "comm_path", "device_error", "ras_missing"),
-        ("reset_idle", "check_cable", "cool_module", "check_storage", "check_fan", "check_sensor", "cool", "host_stall",
-         "crash", "recover_imex", "drain_peers"),
+        ("reset_idle", "check_cable", "cool_module", "check_storage", "check_fan", "check_supply", "check_sensor", "cool",
+         "host_stall", "crash", "recover_imex", "drain_peers"),
         ("reset_gpu", "drain_reset", "bus_reset", "reset_amd", "check_link", "reset_fabric", "fabric", "check_adapter",
-         "check_disk", "check_pcie", "check_power", "remap_pending", "ecc_uncorrected", "ecc_unreadable", "gpu_hang"),
+         "check_disk", "check_pcie", "check_power", "remap_pending", "ecc_uncorrected", "ecc_unreadable",
+         "gpu_hang", "check_device"),
         ("reboot_node", "repair_host", "replace_dimm"),
         ("power_cycle",),
         ("isolate_rma", "replace_amd", "remap_failed"),
@@ -173,20 +176,42 @@ _RULES: Mapping[str, Rule] = {
     "cuda:error": _free("comm", "application", "device_error", meaning="CUDA error"),
     "cuda:out_of_memory": _free("comm", "application", "oom_device", meaning="device memory exhausted"),
     "elastic:rank_failed": _free("comm", "application", "device_error", _ANY, "a rank failed"),
-    "ecc:remap_pending": Rule("ecc", "hardware", "remap_pending", frozenset({"ecc:remap_failure"}),
-                              meaning="a memory row remap waits for a reset"),
-    "ecc:remap_failure": Rule("ecc", "hardware", "remap_failed", meaning="a memory row remap failed"),
-    "ecc:uncorrected": Rule("ecc", "hardware", "ecc_uncorrected", frozenset({"ecc:remap_pending", "ecc:remap_failure"}),
-                            meaning="uncorrected memory errors"),
-    "ecc:unreadable": Rule("ecc", "hardware", "ecc_unreadable", frozenset({"ecc:remap_pending", "ecc:remap_failure"}),
-                           meaning="ECC state cannot be read"),
+    "remap:pending": _free("ecc", "hardware", "remap_pending", frozenset({"remap:failure"}),
+                           "a memory row remap waits for a reset"),
+    "remap:failure": _free("ecc", "hardware", "remap_failed", meaning="a memory row remap failed"),
+    "ecc:uncorrected": _free("ecc", "hardware", "ecc_uncorrected", frozenset({"remap:pending", "remap:failure"}),
+                             "uncorrected memory errors"),
+    "ecc:unreadable": _free("ecc", "hardware", "ecc_unreadable", frozenset({"remap:pending", "remap:failure"}),
+                            "ECC state cannot be read"),
+    "device:unreadable": Rule("device", "hardware", "gpu_hang", meaning="the device does not answer its tool"),
+    "nvml:lost": Rule("device", "hardware", "gpu_hang", meaning="the device no longer answers the driver"),
+    "npu:health": Rule("device", "hardware", "check_device", meaning="the device reports itself unhealthy"),
+    "npu:unhealthy": Rule("device", "hardware", "check_device", meaning="the device reports itself unhealthy"),
+    "ras:ce_repeating": _free("rasdaemon", "hardware", "watch_dimm", meaning="corrected errors repeat on one place"),
+    "ras:mce": _free("mce", "hardware", "check_mce", meaning="machine check"),
+    "ras:disk": _free("storage", "storage", "check_disk", meaning="disk error counted by rasdaemon"),
+    "aer:corrected": _free("pcie", "link", "watch_rate", meaning="PCIe errors, corrected"),
+    "aer:nonfatal": _free("pcie", "link", "check_pcie", frozenset({"aer:fatal"}), "PCIe errors, not fatal"),
+    "aer:fatal": _free("pcie", "link", "check_pcie", meaning="PCIe errors, fatal"),
+    "lustre:disconnected": _free("storage", "storage", "check_storage", meaning="Lustre target disconnected"),
+    "psu:failed": _free("sensor", "hardware", "check_supply", meaning="a power supply failed"),
+    "psu:warning": _free("sensor", "hardware", "check_supply", meaning="a power supply warns"),
+    "fan:warning": _free("sensor", "hardware", "check_fan", meaning="a fan warns"),
+    "sensor:warning": _free("sensor", "hardware", "check_sensor", meaning="a sensor is beyond its warning limit"),
     "device:no_headroom": Rule("thermal", "hardware", "cool", meaning="at or beyond the slowdown temperature"),
     "fan:failed": _free("sensor", "hardware", "check_fan", meaning="a fan failed"),
     "sensor:critical": _free("sensor", "hardware", "check_sensor", meaning="a sensor is beyond its critical limit"),
     "hang": _free("comm", "comm", "hang", meaning="a rank hangs"),
 }  # fmt: skip
 
+#: rasdaemon's memory-controller records use the codes of GPU errors.
+_HOST_RAS: Mapping[str, Rule] = {
+    "ras:ce": _free("rasdaemon", "hardware", "watch_dimm", frozenset({"ras:ue", "ras:ce_repeating"}),
+                    "host memory or CPU error, corrected"),
+    "ras:ue": _free("rasdaemon", "hardware", "repair_host", meaning="host memory or CPU error, uncorrected"),
+}  # fmt: skip
 _FAMILIES: tuple[tuple[str, Rule], ...] = (
+    ("ascend:", Rule("device", "hardware", "check_device", meaning="the device reports an error code")),
     ("segfault:", _free("segfault", "application", "library_crash", meaning="the communication library crashed")),
     ("fabric:", _free("fabric", "link", "fabric", meaning="NVSwitch fabric trouble")),
     ("hccl:", _free("comm", "comm", "hang", meaning="Ascend communication error")),
@@ -216,6 +241,8 @@ def rule_of(code: str, attrs: Mapping[str, str]) -> Rule:
         fatal = {"true": True, "false": False}.get(attrs.get("fatal", ""))
         switch = sxid(int(rest), fatal)
         return Rule("nvswitch", switch.kind, switch.action, frozenset(), True, switch.name)
+    if code in _HOST_RAS and ("mcgstatus" in attrs or "bank" in attrs or "place" in attrs):
+        return _HOST_RAS[code]
     if code in _RULES:
         return _RULES[code]
     if prefix in ("nccl", "rccl", "mccl", "mxccl", "cncl", "ixccl") and rest in _LIBRARY:
