@@ -63,7 +63,8 @@ class Finding:
     Times are milliseconds since the epoch. `class_` is the column `class`. `score` is higher for
     worse; `threshold` is the score at which the detector speaks. `blames_hardware` is True only
     where a person should act on hardware. `expected_gain` is the share of step time won by removing
-    the target. `evidence` must be JSON-serialisable.
+    the target. `evidence` must be JSON-serialisable. `aspect` is no column: it keeps the ids of two
+    statements of one kind about one target apart (which counter, which sensor).
     """
 
     detector: str
@@ -93,6 +94,7 @@ class Finding:
     expected_gain: float | None = None
     state: FindingState = FindingState.RAISED
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    aspect: str = ""
     id: str = ""
 
     def __post_init__(self) -> None:
@@ -112,7 +114,7 @@ class Finding:
         # The day keeps statements about one target on different days apart; inside a day a
         # statement that comes back is the same one raised again, whoever computed it.
         day = -1 if self.detected_at is None else self.detected_at // DAY_MS
-        text = "|".join((self.detector, self.kind.value, self.scope.value, self.target_key, str(day)))
+        text = "|".join((self.detector, self.kind.value, self.scope.value, self.target_key, self.aspect, str(day)))
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     def to_row(self) -> dict[str, Any]:

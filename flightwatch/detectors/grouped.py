@@ -140,7 +140,9 @@ class TrailingMeans:
     def __init__(self, values_TR: FloatArray) -> None:
         missing = np.isnan(values_TR)
         self._complete = not missing.any()
-        self._total = running_total(np.where(missing, 0.0, values_TR) if not self._complete else values_TR.astype(float))
+        self._total = running_total(
+            np.where(missing, 0.0, values_TR) if not self._complete else values_TR.astype(float)
+        )
         self._count = None if self._complete else running_total((~missing).astype(np.int32))
         self._dtype = values_TR.dtype
 

@@ -94,7 +94,9 @@ class ImbalanceDetector:
         movers = float(np.mean([len(np.unique(who[:, g])) / n for g, n in enumerate(chances)]))
         if movers < self.thresholds.data_movers:
             return []
-        text = f"Ranks of {run.job or 'the job'} with one role differ by {100 * spread:.0f} % from step to step and the "
+        text = (
+            f"Ranks of {run.job or 'the job'} with one role differ by {100 * spread:.0f} % from step to step and the "
+        )
         text += "slowest one keeps changing: unequal data, not hardware."
         return [self._finding(run, len(log_SR), "data", FindingScope.JOB, run.job or "job", text, spread)]
 

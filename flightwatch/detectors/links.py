@@ -48,9 +48,7 @@ class _Hypothesis:
     fit: float
 
 
-def link_findings(
-    detector: str, version: str, run: RunSteps, channel: Channel, limits: TargetLimits
-) -> list[Finding]:
+def link_findings(detector: str, version: str, run: RunSteps, channel: Channel, limits: TargetLimits) -> list[Finding]:
     """Return findings of class `link` for one run."""
     found: list[Finding] = []
     busy_until = -1
@@ -263,4 +261,3 @@ def _cleared(finding: Finding, run: RunSteps, block: int) -> Finding:
 def _when(run: RunSteps, block: int) -> int | None:
     at = run.end_ms_S[min((block + 1) * BLOCK, len(run.end_ms_S)) - 1]
     return int(at) if np.isfinite(at) else None
-

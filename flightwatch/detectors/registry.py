@@ -5,16 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flightwatch.detectors.contract import Detector
+from flightwatch.detectors.cooling import CoolingDetector
 from flightwatch.detectors.coverage import CoverageDetector
 from flightwatch.detectors.fail_slow import FailSlowDetector
+from flightwatch.detectors.hosts import ClockSkewDetector, ConfigDriftDetector, DeadNodeDetector
 from flightwatch.detectors.imbalance import ImbalanceDetector
+from flightwatch.detectors.memory_errors import MemoryErrorDetector
+from flightwatch.detectors.overheat import OverheatDetector
+from flightwatch.detectors.ports import PortDetector
+from flightwatch.detectors.sensors import SensorDetector
 from flightwatch.detectors.slow import SlowDetector
+from flightwatch.detectors.storage import StorageDetector
+from flightwatch.detectors.throttle import ThrottleDetector
 
 DETECTORS: tuple[Callable[[], Detector], ...] = (
     SlowDetector,
     FailSlowDetector,
     ImbalanceDetector,
     CoverageDetector,
+    CoolingDetector,
+    OverheatDetector,
+    ThrottleDetector,
+    MemoryErrorDetector,
+    PortDetector,
+    StorageDetector,
+    SensorDetector,
+    DeadNodeDetector,
+    ClockSkewDetector,
+    ConfigDriftDetector,
 )
 
 

@@ -77,9 +77,7 @@ def _of_stage(
             found.append(open_)
         elif open_ is not None and mean[block] < 0.35 * float(open_.evidence["effect"]):
             step = int(run.steps_S[(block + 1) * BLOCK - 1])
-            found.append(
-                replace(open_, state=FindingState.CLEARED, detected_step=step, detected_at=_when(run, block))
-            )
+            found.append(replace(open_, state=FindingState.CLEARED, detected_step=step, detected_at=_when(run, block)))
             open_ = None
     return found
 

@@ -1,0 +1,191 @@
+"""RDMA ports: errors and congestion against peers at equal traffic, and links that go down and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
+from flightwatch.detectors.contract import Finding, Frames, Needs
+from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.series import Grid, Spell, cells, grid_of, robust_sigma, spells
+from flightwatch.detectors.statement import About, state_findings
+
+ERRORS = (
+    "symbol_errors_total", "rcv_errors_total", "xmit_discards_total", "out_of_sequence_total", "packet_seq_err_total",
+    "ack_timeout_total", "retransmits_total", "fec_uncorrected_total", "link_recovered_total",
+)  # fmt: skip
+CONGESTION = ("cnp_handled_total", "cnp_sent_total", "ecn_marked_total", "pfc_rx_pause_total", "xmit_wait_total")
+
+
+@dataclass(frozen=True)
+class PortThresholds:
+    """Defaults.
+
+    Attributes
+    ----------
+    errors_per_minute, congestion_times: absolute floor of errors; congestion against the peers' usual rate.
+    z: distance from peers in robust sigmas of log rates per traffic. hold_s, clear_s: for how long.
+    flaps, flap_window_s: how often a link goes down inside the window before it is a flap.
+    """
+
+    errors_per_minute: float = 10.0
+    congestion_times: float = 10.0
+    z: float = 6.0
+    hold_s: float = 60.0
+    clear_s: float = 600.0
+    flaps: int = 2
+    flap_window_s: float = 3600.0
+
+
+class PortDetector:
+    """Finds kinds `rdma` and `link_flap` (scope port).
+
+    Does not see: what the adapter does not count; a congestion that hits all ports alike (a job's own pattern);
+    a port that was down from the start and stays down (unused ports are).
+    """
+
+    name = "ports"
+    version = "1"
+    needs = Needs(
+        {"port_samples": ("ts", "node", "hca", "port", "state", "link_downed_total", "tx_bytes_total", "rx_bytes_total",
+                          *ERRORS, *CONGESTION)},
+        seconds=3600,
+    )  # fmt: skip
+
+    def __init__(self, thresholds: PortThresholds | None = None) -> None:
+        self.thresholds = thresholds or PortThresholds()
+
+    def score(self, frames: Frames) -> list[Finding]:
+        """See `contract.Detector`."""
+        grid = grid_of(frames, "port_samples", ("node", "hca", "port"))
+        if grid is None or grid.shape[0] < 3:
+            return []
+        return [*self._flaps(grid), *self._rates(grid)]
+
+    def _flaps(self, grid: Grid) -> Iterable[Finding]:
+        downs = np.zeros(grid.shape)
+        lasting = np.zeros(grid.shape, dtype=bool)
+        grown = grid.deltas("link_downed_total")
+        if grown is not None:
+            downs = np.nan_to_num(grown)
+        states = grid.words("state")
+        if states is not None:
+            up = np.vectorize(lambda word: _is_up(word), otypes=[float])(states)
+            for t in range(1, len(up)):
+                up[t] = np.where(np.isnan(up[t]), up[t - 1], up[t])
+            fell = np.zeros(grid.shape)
+            fell[1:] = (np.diff(np.nan_to_num(up, nan=1.0), axis=0) < 0) & (downs[1:] == 0)
+            downs = downs + fell
+            was_up = np.maximum.accumulate(np.nan_to_num(up), axis=0) > 0
+            lasting = was_up & (up == 0)
+        # Down and up shows twice at most: a counter step in the sample in which the state says down, or the one after.
+        width = cells(self.thresholds.flap_window_s, grid.interval_s)
+        total = np.cumsum(downs, axis=0)
+        if width < len(total):
+            total[width:] = total[width:] - total[:-width]
+        for spell in spells(total >= self.thresholds.flaps, 1, cells(self.thresholds.clear_s, grid.interval_s)):
+            count = float(total[spell.said, spell.target])
+            text = f"went down {count:.0f} times within {self.thresholds.flap_window_s / 60:.0f} min"
+            yield from self._say(grid, spell, FindingKind.LINK_FLAP, text, count, Severity.P3, {"downs": count})
+
+        off = cells(self.thresholds.clear_s, grid.interval_s)
+        for spell in spells(lasting, cells(self.thresholds.hold_s, grid.interval_s, 3), off):
+            text = "was up and is down"
+            yield from self._say(grid, spell, FindingKind.LINK_FLAP, text, 1.0, Severity.P3, {"state": "down"})
+
+    def _rates(self, grid: Grid) -> Iterable[Finding]:
+        traffic = self._traffic(grid)
+        errors, names = self._sum(grid, ERRORS)
+        limits = self.thresholds
+        on, off = cells(limits.hold_s, grid.interval_s, 2), cells(limits.clear_s, grid.interval_s, 2)
+        per_minute = 60.0 / grid.interval_s
+        if errors is not None:
+            z = _against_peers(errors, traffic)
+            hot = (z > limits.z) & (np.nan_to_num(errors) * per_minute >= limits.errors_per_minute)
+            for spell in spells(hot, on, off):
+                rate = float(np.nanmean(errors[spell.begin : spell.said + 1, spell.target])) * per_minute
+                text = f"has {rate:.0f} transport or link errors a minute, far above its peers at equal traffic"
+                seen = {"per_minute": round(rate, 1), "counters": names}
+                score = float(z[spell.said, spell.target])
+                yield from self._say(grid, spell, FindingKind.RDMA, text, score, Severity.P3, seen)
+        congestion, names = self._sum(grid, CONGESTION)
+        if congestion is None:
+            return
+        z = _against_peers(congestion, traffic)
+        usual = np.nan_to_num(sorted_median(congestion))[:, None]
+        hot = (z > limits.z) & (np.nan_to_num(congestion) > limits.congestion_times * np.maximum(usual, 1.0))
+        hot &= np.nan_to_num(congestion) * per_minute >= 60 * limits.errors_per_minute
+        if errors is not None:
+            hot &= ~(np.nan_to_num(errors) * per_minute >= limits.errors_per_minute)
+        for spell in spells(hot, on, off):
+            rate = float(np.nanmean(congestion[spell.begin : spell.said + 1, spell.target])) * per_minute
+            text = f"is congested: {rate:.0f} congestion marks or pauses a minute, its peers "
+            text += f"{float(usual[spell.said, 0]) * per_minute:.0f}"
+            seen = {"per_minute": round(rate, 1), "counters": names}
+            score = float(z[spell.said, spell.target])
+            yield from self._say(grid, spell, FindingKind.RDMA, text, score, Severity.P3, seen)
+
+    def _sum(self, grid: Grid, names: tuple[str, ...]) -> tuple[FloatArray | None, list[str]]:
+        total: FloatArray | None = None
+        used = []
+        for name in names:
+            grown = grid.deltas(name)
+            if grown is not None:
+                used.append(name)
+                total = np.nan_to_num(grown) if total is None else total + np.nan_to_num(grown)
+        return total, used
+
+    def _traffic(self, grid: Grid) -> FloatArray | None:
+        parts = [part for name in ("tx_bytes_total", "rx_bytes_total") if (part := grid.deltas(name)) is not None]
+        return np.sum([np.nan_to_num(part) for part in parts], axis=0) if parts else None
+
+    def _say(
+        self,
+        grid: Grid,
+        spell: Spell,
+        kind: FindingKind,
+        text: str,
+        score: float,
+        severity: Severity,
+        seen: dict[str, object],
+    ) -> list[Finding]:
+        node, hca, port = grid.keys_D[spell.target]
+        where = f"{node} {hca or 'port'}" + (f"/{port}" if port is not None else "")
+        about = About(
+            kind=kind,
+            scope=FindingScope.PORT,
+            node=str(node),
+            hca=hca,
+            port=port,
+            targets=(where,),
+            summary=f"{where} {text}.",
+            score=score,
+            severity=severity,
+            evidence=seen,
+            aspect=next(iter(seen)),
+        )
+        return state_findings(self.name, self.version, grid, spell, about)
+
+
+def _is_up(word: object) -> float:
+    if not isinstance(word, str):
+        return np.nan
+    return 1.0 if "ACTIVE" in word.upper() or word.upper().endswith("UP") else 0.0
+
+
+def _against_peers(counts_TD: FloatArray, traffic_TD: FloatArray | None) -> FloatArray:
+    """Robust z of log rates (per traffic where that is known) against all ports at the same time."""
+    rate = np.nan_to_num(counts_TD)
+    if traffic_TD is not None:
+        usual = np.maximum(np.nan_to_num(sorted_median(np.where(traffic_TD > 0, traffic_TD, np.nan))), 1.0)[:, None]
+        # A port with little traffic is not forgiven more than tenfold: a broken one carries little.
+        rate = rate / np.clip(traffic_TD / usual, 0.1, 10.0)
+    value = np.log1p(rate)
+    if value.shape[1] < 4:
+        first = np.median(value[: max(3, len(value) // 10)], axis=0)
+        return (value - first) / robust_sigma(value - first, 0.3)
+    centred = value - np.median(value, axis=1, keepdims=True)
+    return np.asarray(centred / robust_sigma(centred, 0.3))

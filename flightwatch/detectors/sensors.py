@@ -1,0 +1,226 @@
+"""Sensor health: a reading that cannot be trusted is a finding of its own and blames no device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
+from flightwatch.detectors.contract import Finding, Frames, Needs
+from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.series import Grid, Spell, cells, grid_of, spells
+from flightwatch.detectors.statement import About, place, state_findings
+
+#: Readings watched, with what is possible at all and the smallest step that counts as movement.
+RANGES: dict[str, tuple[float, float, float]] = {
+    "temp_c": (-10.0, 125.0, 0.5),
+    "mem_temp_c": (-10.0, 125.0, 0.5),
+    "hotspot_c": (-10.0, 135.0, 0.5),
+    "power_w": (0.0, 3000.0, 0.5),
+    "voltage_mv": (300.0, 2000.0, 0.5),
+    "fan_pct": (0.0, 200.0, 0.5),
+    "util_pct": (0.0, 100.5, 0.5),
+    "inlet_c": (-10.0, 70.0, 0.05),
+    "outlet_c": (-10.0, 90.0, 0.05),
+    "coolant_c": (-5.0, 90.0, 0.05),
+}
+#: Readings that are load itself or a controller's setting: constant or jumping values are normal there.
+LOAD = ("util_pct", "fan_pct", "power_w")
+#: Counters whose fall to a lower value is a reset.
+COUNTERS = ("energy_j_total", "ecc_corrected_total", "pcie_replay_total", "throttle_power_us_total",
+            "throttle_thermal_us_total", "link_errors_total")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SensorThresholds:
+    """Defaults.
+
+    Attributes
+    ----------
+    stuck_s, stuck_moves: no movement for so long while peers moved so often. missing_s: unknown for so long
+    after having been known, while peers are known. noisy_times, noisy_step: typical step between samples against
+    its peers', and at least so many units. hold_s, clear_s: for how long readings are noisy or impossible.
+    """
+
+    stuck_s: float = 600.0
+    stuck_moves: float = 12.0
+    missing_s: float = 180.0
+    noisy_times: float = 6.0
+    noisy_step: float = 4.0
+    noisy_s: float = 300.0
+    hold_s: float = 20.0
+    clear_s: float = 300.0
+
+
+class SensorDetector:
+    """Finds kind `sensor`, class stuck, missing, implausible, noisy or reset. Never blames hardware.
+
+    Does not see: a sensor that is wrong by a constant, one without peers that is stuck.
+    """
+
+    name = "sensors"
+    version = "1"
+    needs = Needs(
+        {
+            "device_samples": ("ts", "node", "device", "model", "quality", *RANGES, *COUNTERS),
+            "node_samples": ("ts", "node", "inlet_c", "outlet_c", "coolant_c"),
+        },
+        seconds=3600,
+    )
+
+    def __init__(self, thresholds: SensorThresholds | None = None) -> None:
+        self.thresholds = thresholds or SensorThresholds()
+
+    def score(self, frames: Frames) -> list[Finding]:
+        """See `contract.Detector`."""
+        found: list[Finding] = []
+        for table, keys in (("device_samples", ("node", "device")), ("node_samples", ("node",))):
+            grid = grid_of(frames, table, keys)
+            if grid is None or grid.shape[0] < 3:
+                continue
+            for column, (low, high, move) in RANGES.items():
+                values = grid.column(column)
+                if values is not None:
+                    found += self._of_column(grid, column, values, low, high, move)
+            found += self._resets(grid)
+        return found
+
+    def _of_column(
+        self, grid: Grid, column: str, values: FloatArray, low: float, high: float, move: float
+    ) -> Iterable[Finding]:
+        limits = self.thresholds
+        clear = cells(limits.clear_s, grid.interval_s, 2)
+        with np.errstate(invalid="ignore"):
+            wrong = (values < low) | (values > high)
+        for spell in spells(wrong, cells(limits.hold_s, grid.interval_s, 2), clear):
+            value = float(values[spell.said, spell.target])
+            yield from self._say(grid, spell, column, "implausible", f"reads {value:g}, which cannot be", value)
+        yield from self._missing(grid, column, values, clear)
+        if grid.shape[1] < 3:
+            return
+        if column not in ("util_pct", "fan_pct"):
+            yield from self._stuck(grid, column, np.where(wrong, np.nan, values), move, clear)
+        if column not in LOAD:
+            yield from self._noisy(grid, column, values, clear)
+
+    def _missing(self, grid: Grid, column: str, values: FloatArray, clear: int) -> Iterable[Finding]:
+        known = np.isfinite(values)
+        present = grid.present()
+        before = np.zeros_like(known)
+        before[1:] = (np.cumsum(known, axis=0) >= 5)[:-1]
+        others = known.sum(axis=1, keepdims=True) - known >= np.maximum(
+            1, 0.5 * (present.sum(axis=1, keepdims=True) - 1)
+        )
+        if grid.shape[1] == 1:
+            others = np.ones_like(known)
+        gone = ~known & present & before & others
+        # A row without the reading between rows with it is a gap, not a lost sensor; cells without rows say nothing.
+        gone = _carry(gone, present)
+        for spell in spells(gone, cells(self.thresholds.missing_s, grid.interval_s, 3), clear):
+            yield from self._say(grid, spell, column, "missing", "is no longer reported, its peers' is", 1.0)
+
+    def _stuck(self, grid: Grid, column: str, values: FloatArray, move: float, clear: int) -> Iterable[Finding]:
+        width = cells(self.thresholds.stuck_s, grid.interval_s, 10)
+        if len(values) <= width:
+            return
+        steps = np.zeros(values.shape)
+        steps[1:] = np.abs(np.diff(values, axis=0)) >= move
+        unknown = np.isnan(values)
+        moves = _trailing(steps, width)
+        blind = _trailing(unknown.astype(float), width)
+        usual = self._usual_moves(grid, moves, width)
+        itself = np.maximum.accumulate(moves, axis=0)
+        on = (moves == 0) & (usual >= self.thresholds.stuck_moves) & (blind == 0)
+        on &= itself >= 0.3 * self.thresholds.stuck_moves
+        on[:width] = False
+        for spell in spells(on, 1, clear):
+            text = f"has not moved for {self.thresholds.stuck_s / 60:.0f} min while its peers moved "
+            text += f"{float(usual[spell.said, spell.target]):.0f} times"
+            yield from self._say(grid, spell, column, "stuck", text, float(usual[spell.said, spell.target]))
+
+    def _usual_moves(self, grid: Grid, moves: FloatArray, width: int) -> FloatArray:
+        """What peers under a like load do: the quietest fifth of them, so that a quiet class is not called stuck."""
+        util = grid.column("util_pct", forward_cells=1)
+        busy = np.zeros(grid.shape, dtype=bool) if util is None else _trailing(np.nan_to_num(util), width) / width > 30
+        usual = np.zeros(moves.shape)
+        for side in (busy, ~busy):
+            inside = np.where(side, moves, np.nan)
+            counted = side.sum(axis=1) >= 3
+            if counted.any():
+                low = np.nanquantile(inside[counted], 0.2, axis=1)
+                usual[counted] = np.where(side[counted], low[:, None], usual[counted])
+        return usual
+
+    def _noisy(self, grid: Grid, column: str, values: FloatArray, clear: int) -> Iterable[Finding]:
+        width = cells(self.thresholds.noisy_s, grid.interval_s, 10)
+        if len(values) <= width:
+            return
+        # Second differences: a ramp is no noise.
+        jumps = np.full(values.shape, np.nan)
+        jumps[2:] = np.abs(values[2:] - 2 * values[1:-1] + values[:-2])
+        typical = np.full(values.shape, np.nan)
+        stride = max(1, width // 4)
+        for t in range(width, len(values), stride):
+            typical[t : t + stride] = sorted_median(jumps[t - width : t].T)
+        peers = sorted_median(typical)[:, None]
+        own = np.fmin.accumulate(np.nan_to_num(typical, nan=np.inf), axis=0)
+        limits = self.thresholds
+        unit = 30.0 if column == "voltage_mv" else limits.noisy_step
+        with np.errstate(invalid="ignore"):
+            on = (typical > limits.noisy_times * np.maximum(peers, 1e-9)) & (typical > unit)
+            on &= (typical > limits.noisy_times * own) | (np.arange(len(values)) < 2 * width)[:, None]
+        for spell in spells(on, stride + 1, clear):
+            ratio = float(typical[spell.said, spell.target] / max(float(peers[spell.said, 0]), 1e-9))
+            text = f"jumps {float(typical[spell.said, spell.target]):.1f} from sample to sample, its peers "
+            text += f"{float(peers[spell.said, 0]):.1f}"
+            yield from self._say(grid, spell, column, "noisy", text, min(ratio, 1e6))
+
+    def _resets(self, grid: Grid) -> Iterable[Finding]:
+        fell = np.zeros(grid.shape, dtype=bool)
+        for column in COUNTERS:
+            values = grid.column(column, forward_cells=1)
+            if values is None:
+                continue
+            with np.errstate(invalid="ignore"):
+                fell[1:] |= np.diff(values, axis=0) < 0
+        for spell in spells(fell, 1, 1):
+            text = "counters started again (driver reload or reset): differences across it are unknown"
+            yield from self._say(grid, spell, "", "reset", text, 1.0)
+
+    def _say(self, grid: Grid, spell: Spell, column: str, class_: str, text: str, score: float) -> list[Finding]:
+        key = grid.keys_D[spell.target]
+        node, device = key[0], key[1] if len(key) > 1 else None
+        where = place(node, device)
+        reading = f"{where}: {column} {text}." if column else f"{where}: {text}."
+        about = About(
+            kind=FindingKind.SENSOR,
+            class_=class_,
+            scope=FindingScope.NODE if device is None else FindingScope.DEVICE,
+            node=str(node),
+            device=device,
+            targets=(where,),
+            summary=reading,
+            score=abs(score),
+            severity=Severity.INFO if class_ == "reset" else Severity.P4,
+            blames_hardware=False,
+            evidence={"column": column} if column else {},
+            aspect=f"{class_}:{column}",
+        )
+        return state_findings(self.name, self.version, grid, spell, about)
+
+
+def _trailing(values_TD: FloatArray, width: int) -> FloatArray:
+    total = np.cumsum(values_TD, axis=0)
+    if width < len(total):
+        total[width:] = total[width:] - total[:-width]
+    return np.asarray(total)
+
+
+def _carry(active: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """Keep the last cell's answer where a cell has no row."""
+    result = active.copy()
+    for t in range(1, len(result)):
+        result[t] = np.where(present[t], active[t], result[t - 1])
+    return result
