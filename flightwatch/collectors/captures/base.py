@@ -7,6 +7,7 @@ memory, turns damage into a `Note` with its place, and never invents a value.
 from __future__ import annotations
 
 import codecs
+import io
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -92,6 +93,28 @@ def head_text(head: bytes) -> str:
     """Decode the head of a capture for `recognise`: byte-order mark, UTF-16 and bad bytes handled, newlines as \\n."""
     text = head.decode(encoding_of(head), "replace")
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+class _Rejoined(io.RawIOBase):
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._head[: len(buffer)]
+        if data:
+            self._head = self._head[len(data) :]
+        else:
+            data = self._rest.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def rejoin(head: bytes, rest: BinaryIO) -> BinaryIO:
+    """Return a stream over bytes already read and the rest of the stream they came from."""
+    return io.BufferedReader(_Rejoined(head, rest), _CHUNK)
 
 
 class Lines:
