@@ -5,6 +5,7 @@ from __future__ import annotations
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("agent", "flightwatch.cli.agent", "collect on this node and send; enroll: make its key"),
     ("backtest", "flightwatch.cli.backtest", "run the detectors over recorded tables"),
+    ("bus", "flightwatch.cli.bus", "create the topics of the bus"),
     ("config", "flightwatch.cli.config", "check the configuration, or write a commented file"),
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),
