@@ -78,6 +78,8 @@ HOST_PARSERS: tuple[tuple[str, str], ...] = (
 )
 #: Logs come last: almost any text has lines that look like one.
 LOG_PARSERS: tuple[tuple[str, str], ...] = (
+    ("kineto-trace", "trace_rows:KinetoTrace"),
+    ("flight-recorder", "dump_rows:FlightRecorderDump"),
     ("ncclras", "comm.ras:NcclRas"),
     ("nccl-inspector", "comm.inspector:NcclInspector"),
     ("py-spy", "comm.stacks:PySpyDump"),
