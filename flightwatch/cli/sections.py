@@ -25,6 +25,7 @@ AGENT_SECTIONS: dict[str, type[Any]] = {
 #: Sections that an agent passes over: name to module and class, imported only by the processes that read them.
 SERVER_SECTIONS: dict[str, str] = {
     "store": "flightwatch.pipeline.store.settings:StoreSettings",
+    "control": "flightwatch.pipeline.control.settings:ControlSettings",
 }
 
 

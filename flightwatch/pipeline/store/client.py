@@ -198,7 +198,7 @@ def open_store(url: str, settings: StoreSettings) -> Store:
     """
     parts = urlsplit(url)
     if parts.scheme == "chdb" and parts.path not in ("", "/") and not parts.netloc:
-        return _open_embedded(Path(unquote(parts.path)), settings)
+        return _open_embedded(Path("/" + unquote(parts.path).lstrip("/")), settings)
     if parts.scheme == "clickhouse" and parts.hostname:
         return _open_server(url, settings)
     raise ConfigError(f"store = {url!r} must be chdb:///FOLDER or clickhouse://USER@HOST:PORT/{DATABASE}")

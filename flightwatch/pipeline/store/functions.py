@@ -189,7 +189,7 @@ def _main() -> None:
     answer = session.query("SELECT name, categories, is_aggregate, alias_to FROM system.functions", "JSONEachRow")
     rows = [json.loads(line) for line in answer.bytes().decode().splitlines()]
     aliases = {row["name"]: row["alias_to"] for row in rows if row["alias_to"]}
-    known = engine_functions(rows) | {name: ("", False) for name in SYNTAX}
+    known = engine_functions(rows) | dict.fromkeys(SYNTAX, ("", False))
     sys.stdout.write("# name, verdict, reason, kind; written by flightwatch.pipeline.store.functions\n")
     for name, (category, aggregate) in sorted(known.items()):
         allowed, reason = verdict(aliases.get(name, name), category)
