@@ -16,6 +16,7 @@ from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.ingest.runner import BULK_TOPICS
+from flightwatch.pipeline.ingest.settings import GROUP, fast_group
 from flightwatch.pipeline.store.client import Store
 from tests.pipeline.ingest.ingest_stage import Agent, StoreServer, check, finish, is_stored, setup_topics
 
@@ -28,6 +29,18 @@ def bus_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "kafka":
         return f"kafka://{request.getfixturevalue('own_broker').address}"
     return f"sqlite://{tmp_path}/bus"
+
+
+@pytest.fixture
+def end_sessions(request: pytest.FixtureRequest, bus_url: str) -> Callable[[], None]:
+    """Ends the sessions of dead members at once on the test broker, which would keep them for ever."""
+
+    def end() -> None:
+        if bus_url.startswith("kafka"):
+            request.getfixturevalue("expel")(bus_url.removeprefix("kafka://"), GROUP)
+            request.getfixturevalue("expel")(bus_url.removeprefix("kafka://"), fast_group())
+
+    return end
 
 
 @pytest.fixture
@@ -71,7 +84,9 @@ POINTS = ["commit.before:1", "commit.after:1", "insert.before:1", "insert.during
           "insert.before:2", "insert.after:2", "commit.before:2", "commit.after:2", "commit.after:3"]  # fmt: skip
 
 
-def test_kill_9_at_every_point(bus_url: str, any_bus: Bus, store: Store, start: Start) -> None:
+def test_kill_9_at_every_point(
+    bus_url: str, any_bus: Bus, store: Store, start: Start, end_sessions: Callable[[], None]
+) -> None:
     agents = [Agent(any_bus, f"n{n}") for n in range(6)]
     points = POINTS[1::3] if bus_url.startswith("kafka") else POINTS
     for number, point in enumerate(points):
@@ -79,6 +94,7 @@ def test_kill_9_at_every_point(bus_url: str, any_bus: Bus, store: Store, start: 
             agent.send(agent.samples(number))
         worker = start(f"{point}:SIGKILL")
         assert worker.wait(40) == -signal.SIGKILL, point
+        end_sessions()
     for agent in agents:
         agent.send(agent.samples(99))
     finish(start(), any_bus)
@@ -86,7 +102,9 @@ def test_kill_9_at_every_point(bus_url: str, any_bus: Bus, store: Store, start: 
 
 
 @pytest.mark.parametrize("point", ["commit.after:1", "insert.before:1", "insert.after:1"])
-def test_a_zombie_stores_nothing_twice(bus_url: str, any_bus: Bus, store: Store, start: Start, point: str) -> None:
+def test_a_zombie_stores_nothing_twice(
+    bus_url: str, any_bus: Bus, store: Store, start: Start, point: str, end_sessions: Callable[[], None]
+) -> None:
     """Stopped in the middle of a range, overtaken by another process, continued afterwards."""
     if bus_url.startswith("kafka") and point != "commit.after:1":
         pytest.skip("one point is enough where the session takes 6 s to expire")
@@ -96,6 +114,7 @@ def test_a_zombie_stores_nothing_twice(bus_url: str, any_bus: Bus, store: Store,
             agent.send(agent.samples(number))
     zombie = start(f"{point}:SIGSTOP")
     wait_until_stopped(zombie)
+    end_sessions()
     heir = start()
     deadline = time.monotonic() + 40
     while not is_stored(any_bus, BULK_TOPICS):
@@ -119,7 +138,9 @@ def wait_until_stopped(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.02)
 
 
-def test_two_processes_share_the_work(bus_url: str, any_bus: Bus, store: Store, start: Start) -> None:
+def test_two_processes_share_the_work(
+    bus_url: str, any_bus: Bus, store: Store, start: Start, end_sessions: Callable[[], None]
+) -> None:
     agents = [Agent(any_bus, f"n{n}") for n in range(6)]
     workers = [start(), start()]
     for number in range(10):
@@ -128,13 +149,14 @@ def test_two_processes_share_the_work(bus_url: str, any_bus: Bus, store: Store, 
         if number == 5:
             workers[0].send_signal(signal.SIGTERM)
             assert workers[0].wait(20) == 0
+            end_sessions()
     finish(workers[1], any_bus)
     check(store, *agents)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_forty_kills_at_random(any_bus: Bus, store: Store, start: Start) -> None:
+def test_forty_kills_at_random(any_bus: Bus, store: Store, start: Start, end_sessions: Callable[[], None]) -> None:
     agents = [Agent(any_bus, f"n{n}") for n in range(4)]
     kills = 0
     for seed in range(200):
@@ -146,7 +168,9 @@ def test_forty_kills_at_random(any_bus: Bus, store: Store, start: Start) -> None
             time.sleep(0.02)
         if worker.poll() is None:
             worker.send_signal(signal.SIGTERM)
-        kills += worker.wait(30) == -signal.SIGKILL
+        if worker.wait(30) == -signal.SIGKILL:
+            kills += 1
+            end_sessions()
         if kills >= 40:
             break
     finish(start(), any_bus)
