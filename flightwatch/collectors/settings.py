@@ -24,6 +24,11 @@ class AgentSettings:
     log_files: tuple[str, ...] = setting(
         (), "logs whose new lines are read for events (shell patterns); the kernel's own log is read without this"
     )
+    scrape_urls: tuple[str, ...] = setting(
+        (), "OpenMetrics exporters to read, for example http://localhost:9400/metrics"
+    )
+    scrape_interval_seconds: float = setting(15.0, "interval of reading exporters", minimum=1.0)
+    scrape_timeout_seconds: float = setting(5.0, "time one exporter may take", minimum=0.1)
     stuck_after_seconds: float = setting(10.0, "a call that takes longer is reported as stuck", minimum=1.0)
     stop_timeout_seconds: float = setting(10.0, "longest wait for sending what is left at the end", minimum=0.0)
     control_keys: tuple[str, ...] = setting(

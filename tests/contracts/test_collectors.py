@@ -65,7 +65,25 @@ MACHINE: dict[str, bytes] = {
     "sys/class/net/eth0/device/uevent": b"DRIVER=x\n",
 }
 #: Collectors that need a library, a command, a device file or a running agent.
-LIVE_ONLY = {"nvml", "nvidia-smi", "kernel", "heartbeat", "ethtool", "ipmi", "redfish"}
+LIVE_ONLY = {
+    "nvml",
+    "nvidia-smi",
+    "kernel",
+    "heartbeat",
+    "logs",
+    "ethtool",
+    "ipmi",
+    "redfish",
+    "amd",
+    "mthreads",
+    "ascend",
+    "metax",
+    "cambricon",
+    "iluvatar",
+    "hygon",
+    "intel",
+    "scrape",
+}
 _UNSIGNED = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
 _SIGNED = {"i16": 15, "i32": 31, "i64": 63}
 

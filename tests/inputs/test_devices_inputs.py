@@ -73,7 +73,8 @@ def test_a100_v12_one_gpu_of_four_with_gpu_power_not_module_power() -> None:
     gpus = [device for device in read.devices if device["mig_id"] is None]
     assert len(gpus) == 1
     expect(gpus[0], temp_c=27.0, mem_temp_c=44.0, power_w=67.03, voltage_mv=912.5, ecc_corrected_total=0,
-           ecc_uncorrected_total=0, ecc_corrected_lifetime_total=0, remapped_rows_total=None, throttle_reasons=0)  # fmt: skip
+           ecc_uncorrected_total=0, ecc_corrected_lifetime_total=0, remapped_rows_total=None,
+           throttle_reasons=0)  # fmt: skip
     assert any("4 GPUs are attached and shows 1" in note.text for note in read.notes)
     assert read.of("inventory")[0]["attrs"]["pci_bus_id"] == "00000000:01:00.0"
     assert read.facts("driver") == {"535.54.03"}

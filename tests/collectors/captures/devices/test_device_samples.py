@@ -222,13 +222,15 @@ def test_table_driven_exporters() -> None:
 def test_amd_reports() -> None:
     read = Read("rocm_smi.json")
     expect(read.devices[0], hotspot_c=58.0, temp_c=None, power_w=431.0, power_instant_w=431.0, power_limit_w=750.0,
-           sm_clock_mhz=2100.0, util_pct=88.0, mem_util_pct=31.0, pcie_gen=5, pcie_width=16, voltage_mv=None)  # fmt: skip
+           sm_clock_mhz=2100.0, util_pct=88.0, mem_util_pct=31.0, pcie_gen=5, pcie_width=16,
+           voltage_mv=None)  # fmt: skip
     assert read.of("links")[0]["kind"] == "xgmi"
     first, second = Read("rocm_table.txt").devices
     expect(first, vendor="amd", temp_c=36.0, power_w=142.0, power_limit_w=750.0, sm_clock_mhz=133.0, util_pct=7.0)
     expect(second, temp_c=None, power_w=None, power_limit_w=None, sm_clock_mhz=None)
     read = Read("amd_smi.json")
-    expect(read.devices[0], util_pct=64.0, mem_util_pct=None, power_w=511.0, hotspot_c=66.0, mem_temp_c=57.0, pcie_gen=5,
+    expect(read.devices[0], util_pct=64.0, mem_util_pct=None, power_w=511.0, hotspot_c=66.0, mem_temp_c=57.0,
+           pcie_gen=5,
            ecc_corrected_total=18, ecc_uncorrected_total=1, mem_total_bytes=196592 * MIB, throttle_reasons=None,
            link_rx_bytes_total=12 * 1024, link_tx_bytes_total=34 * 1024)  # fmt: skip
     assert read.sensors("xgmi")[("1", "tx_bytes")] == 34 * 1024
