@@ -245,7 +245,7 @@ class CommandReader:
         self._find_place(now_s)
         if self._partition is None:
             return []
-        commands = []
+        commands: list[Command] = []
         for message in self._bus.read(self._partition, self._offset, 1_000_000):
             command = self._accept(message.key, message.value)
             if command is not None:

@@ -7,6 +7,7 @@ number stored first would make ingest drop the earlier one as a duplicate).
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from flightwatch.core.protocols import Row
 from flightwatch.core.vocabulary import Lane
 from flightwatch.pipeline.bus.base import Ack
 from flightwatch.pipeline.spool import Sealed, Spool
+
+_LONGEST_BACKOFF_S = 30.0
 
 
 @dataclass(slots=True)
@@ -61,6 +64,31 @@ class TokenBucket:
     def take(self, tokens: float) -> None:
         """Count what passed; a large piece is paid for afterwards."""
         self._tokens -= tokens
+
+
+class Backoff:
+    """When to try the bus again: longer after each failure in a row, and jittered, so that a fleet does not
+    come back in step.
+
+    Parameters
+    ----------
+    seed: of the jitter; None: random.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self._random = random.Random(seed)
+        self._failures = 0
+        self.retry_at_s = 0.0
+
+    def failed(self, now_s: float) -> None:
+        """Count a failure and put the next try off."""
+        self._failures += 1
+        delay_s = min(_LONGEST_BACKOFF_S, 0.5 * 2 ** min(self._failures, 10))
+        self.retry_at_s = now_s + delay_s * self._random.uniform(0.5, 1.5)
+
+    def succeeded(self) -> None:
+        """Forget the failures."""
+        self._failures = 0
 
 
 @dataclass(slots=True)

@@ -8,10 +8,8 @@ Standard library only; the encoder and the bus are given.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from flightwatch import __version__
@@ -23,16 +21,17 @@ from flightwatch.core.protocols import Row
 from flightwatch.core.vocabulary import DRAIN_ORDER, EVICTION_ORDER, TOPIC_OF_LANE, EventSeverity, Lane
 from flightwatch.pipeline.batch import Batch, BatchHeader
 from flightwatch.pipeline.bus.base import Bus
-from flightwatch.pipeline.lane_queue import LaneQueue, OnItsWay, TokenBucket
-from flightwatch.pipeline.sender_rows import gap_event, metric_rows, single
+from flightwatch.pipeline.lane_queue import Backoff, LaneQueue, OnItsWay, TokenBucket
+from flightwatch.pipeline.sender_rows import SenderState, gap_event, metric_rows, single
 from flightwatch.pipeline.spool import Evicted, Sealed, Spool
 
 logger = logging.getLogger(__name__)
 
 _URGENT = frozenset((EventSeverity.WARNING.value, EventSeverity.ERROR.value, EventSeverity.CRITICAL.value))
-_LONGEST_BACKOFF_S = 30.0
 _METRICS_SECONDS = 30.0
 _SAVE_SECONDS = 2.0
+#: Rows that close a batch whatever their size, and rows beyond which a lane whose batches are not closed drops.
+_BATCH_ROWS = 10_000
 _MOST_GATHERED_ROWS = 50_000
 
 
@@ -41,21 +40,6 @@ class Encode(Protocol):
 
     def __call__(self, batch: Batch) -> bytes:
         """Return the message. Raises BadRecord when the batch is too large for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class SenderState:
-    """What the agent's heartbeat tells about sending.
-
-    Attributes
-    ----------
-    last_sent_ms: agent clock at the last acknowledgement, None before the first.
-    oldest_waiting_ms: agent clock when the oldest unacknowledged batch was made, None when nothing waits.
-    """
-
-    last_sent_ms: int | None
-    oldest_waiting_ms: int | None
-    dropped_rows: int
 
 
 class Sender:
@@ -85,13 +69,11 @@ class Sender:
         self._node = node
         self._cluster = cluster
         self._clock = clock or SystemClock()
-        self._random = random.Random(seed)
         self._wake = threading.Condition()
         self._step_lock = threading.RLock()
         self._queues = {lane: LaneQueue(lane) for lane in Lane}
         self._lane_of = {name: table.lane for name, table in TABLES.items() if table.lane is not None}
-        self._failures_in_a_row = 0
-        self._retry_at_s = 0.0
+        self._backoff = Backoff(seed)
         now = self._clock.monotonic_s()
         self._backlog_rate = TokenBucket(self._settings.drain_bytes_per_second, now)
         self._blob_rate = TokenBucket(self._settings.blob_bytes_per_second, now)
@@ -128,7 +110,8 @@ class Sender:
                 self._wake.notify()
 
     def _is_full(self, queue: LaneQueue) -> bool:
-        return queue.cells * queue.bytes_per_cell >= self._settings.batch_bytes
+        large = queue.cells * queue.bytes_per_cell >= self._settings.batch_bytes
+        return large or len(queue.rows) >= _BATCH_ROWS
 
     def _refuse_table(self, table: str) -> None:
         self._queues[Lane.SAMPLES].counts.dropped_rows += 1
@@ -215,7 +198,7 @@ class Sender:
             queue.counts.sent_batches += 1
             queue.counts.sent_rows += sent.batch.rows
             queue.counts.sent_bytes += len(sent.batch.value)
-            self._failures_in_a_row = 0
+            self._backoff.succeeded()
             self._last_sent_ms = self._clock.now_ms()
             self._unsaved = True
         elif isinstance(error, BadRecord):
@@ -226,16 +209,14 @@ class Sender:
 
     def _failed(self, queue: LaneQueue, error: BaseException, now: float) -> None:
         queue.counts.failures += 1
-        self._failures_in_a_row += 1
-        backoff = min(_LONGEST_BACKOFF_S, 0.5 * 2 ** min(self._failures_in_a_row, 10))
-        self._retry_at_s = now + backoff * self._random.uniform(0.5, 1.5)
+        self._backoff.failed(now)
         if self._trouble.due():
             logger.warning("the bus does not take batches (%s); they wait in memory, then in the spool", error)
 
     def _send(self, now: float) -> float:
         """Offer the oldest batch of each idle lane, events first; return when to come back."""
-        if now < self._retry_at_s:
-            return self._retry_at_s - now
+        if now < self._backoff.retry_at_s:
+            return self._backoff.retry_at_s - now
         wait_s = float("inf")
         for lane in DRAIN_ORDER:
             queue = self._queues[lane]
@@ -249,7 +230,7 @@ class Sender:
                 wait_s = min(wait_s, 0.1)
                 continue
             if not self._offer(queue, batch, now):
-                return max(0.0, self._retry_at_s - now)
+                return max(0.0, self._backoff.retry_at_s - now)
             if rate is not None:
                 rate.take(len(batch.value))
         return wait_s
@@ -263,7 +244,7 @@ class Sender:
         try:
             future = self._bus.publish(TOPIC_OF_LANE[queue.lane].value, self._node, batch.value)
         except Backpressure:
-            self._retry_at_s = now + 0.2
+            self._backoff.retry_at_s = now + 0.2
             return False
         except FlightwatchError as error:
             self._failed(queue, error, now)

@@ -1,13 +1,29 @@
-"""Rows that the sender writes about itself: its figures, and an event for every hole it made."""
+"""What the sender says about itself: its state, its figures as rows, and an event for every hole it made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from flightwatch.core.protocols import Row
 from flightwatch.core.vocabulary import EventSeverity, EventSource
 from flightwatch.pipeline.lane_queue import LaneQueue
 from flightwatch.pipeline.spool import Evicted, Sealed, Spool
+
+
+@dataclass(frozen=True, slots=True)
+class SenderState:
+    """What the agent's heartbeat tells about sending.
+
+    Attributes
+    ----------
+    last_sent_ms: agent clock at the last acknowledgement, None before the first.
+    oldest_waiting_ms: agent clock when the oldest unacknowledged batch was made, None when nothing waits.
+    """
+
+    last_sent_ms: int | None
+    oldest_waiting_ms: int | None
+    dropped_rows: int
 
 
 def single(batch: Sealed, reason: str) -> Evicted:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import io
 import json
 import logging
 import os
@@ -96,6 +95,10 @@ class _LaneLog:
         self.head = min(max(acknowledged, self._log.begin_offset(0)), self.tail)
         self._ready: deque[Sealed] = deque()
         self.size_bytes = self._log.size_bytes() if self.head < self.tail else 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self.head == self.tail
 
     def append(self, batches: Sequence[Sealed], now_ms: int) -> None:
         entries = [Entry(0, _key(batch), batch.value) for batch in batches]
@@ -184,22 +187,34 @@ class Spool:
             self.agent_id: str = state.get("agent_id") or secrets.token_hex(8)
             self.spool_id: str = state["spool_id"] if clean else secrets.token_hex(8)
             self._next_seq = {lane: int(state["next_seq"].get(lane.value, 1)) if clean else 1 for lane in Lane}
-            acknowledged = state.get("acknowledged", {})
-            self._logs = {
-                lane: _LaneLog(folder / lane.value, self.settings.segment_bytes, int(acknowledged.get(lane.value, 0)))
-                for lane in Lane
-            }
+            self._acknowledged = {str(lane): int(head) for lane, head in state.get("acknowledged", {}).items()}
+            # Files are opened when they hold something or are to: an agent whose bus answers keeps none open.
+            self._logs: dict[Lane, _LaneLog] = {}
+            for lane in Lane:
+                if (folder / lane.value).exists() and self._log(lane).is_empty:
+                    self._close_log(lane)
             self.save(clean=False)
         except TransientError as error:
-            self._lock.close()
+            os.close(self._lock)
             raise ConfigError(f"the spool cannot be used: {error}") from error
 
-    def _take_lock(self) -> io.FileIO:
-        handle = io.FileIO(os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600), "r+")
+    def _log(self, lane: Lane) -> _LaneLog:
+        if lane not in self._logs:
+            acknowledged = self._acknowledged.get(lane.value, 0)
+            self._logs[lane] = _LaneLog(self.folder / lane.value, self.settings.segment_bytes, acknowledged)
+        return self._logs[lane]
+
+    def _close_log(self, lane: Lane) -> None:
+        log = self._logs.pop(lane)
+        self._acknowledged[lane.value] = log.head
+        log.close()
+
+    def _take_lock(self) -> int:
+        handle = os.open(self.folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            handle.close()
+            os.close(handle)
             raise Refused(f"another agent uses the spool {self.folder}: stop it, or set spool.folder") from error
         return handle
 
@@ -227,7 +242,7 @@ class Spool:
             "spool_id": self.spool_id,
             "clean": clean,
             "next_seq": {lane.value: seq for lane, seq in self._next_seq.items()},
-            "acknowledged": {lane.value: log.head for lane, log in self._logs.items()},
+            "acknowledged": self._acknowledged | {lane.value: log.head for lane, log in self._logs.items()},
         }
         temporary = self.folder / "state.json.new"
         try:
@@ -248,11 +263,11 @@ class Spool:
 
     def append(self, batches: Sequence[Sealed], now_ms: int) -> None:
         """Store batches of one lane behind its backlog. Raises TransientError when nothing was stored."""
-        self._logs[batches[0].lane].append(batches, now_ms)
+        self._log(batches[0].lane).append(batches, now_ms)
 
     def first(self, lane: Lane) -> Sealed | None:
         """Return the oldest batch on disk."""
-        return self._logs[lane].first(lane)
+        return self._logs[lane].first(lane) if lane in self._logs else None
 
     def pop(self, lane: Lane) -> None:
         """Forget the batch that `first` returned: it was acknowledged."""
@@ -260,16 +275,16 @@ class Spool:
 
     def backlog(self, lane: Lane) -> int:
         """Return the number of batches of a lane on disk."""
-        return self._logs[lane].tail - self._logs[lane].head
+        return self._logs[lane].tail - self._logs[lane].head if lane in self._logs else 0
 
     def size_bytes(self, lane: Lane) -> int:
         """Return the disk a lane's backlog takes."""
-        return self._logs[lane].size_bytes
+        return self._logs[lane].size_bytes if lane in self._logs else 0
 
     @property
     def used(self) -> bool:
-        """Say whether any batch was ever on disk."""
-        return any(log.tail for log in self._logs.values())
+        """Say whether a batch was on disk since the start."""
+        return bool(self._logs)
 
     def blob_room_bytes(self) -> int:
         """Return how much more the blobs lane may take."""
@@ -305,4 +320,4 @@ class Spool:
             self.save(clean=clean)
         for log in self._logs.values():
             log.close()
-        self._lock.close()
+        os.close(self._lock)

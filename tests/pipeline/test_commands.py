@@ -1,105 +1,222 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from flightwatch.core import ed25519
 from flightwatch.core.clock import ManualClock
-from flightwatch.core.ed25519 import signing_key
-from flightwatch.core.errors import BadRecord
+from flightwatch.core.errors import BadRecord, TransientError
 from flightwatch.core.protocols import Command
-from flightwatch.pipeline.bus.base import Bus, Message, Partition
-from flightwatch.pipeline.commands import LOOK_BACK_MS, CommandReader, open_command, seal_command
-
-CONTROL = signing_key(b"c" * 32)
-STRANGER = signing_key(b"x" * 32)
-NOW_MS = 1_800_000_000_000
-COMMAND = Command("c-1", "profile_start", "node-1", "job", "alice", NOW_MS, NOW_MS + 60_000, {"steps": 3})
-
-
-class ListBus:
-    """The one partition of commands, in memory."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.asked_since_ms: int | None = None
-
-    def add(self, key: str, value: bytes) -> None:
-        self.messages.append(Message(Partition("flightwatch.commands", 0), len(self.messages), key, value, NOW_MS))
-
-    def partition_for(self, topic: str, key: str) -> Partition:
-        return Partition(topic, 0)
-
-    def offset_at(self, partition: Partition, timestamp_ms: int) -> int:
-        self.asked_since_ms = timestamp_ms
-        return 0
-
-    def read(self, partition: Partition, offset: int, max_bytes: int) -> Sequence[Message]:
-        return self.messages[offset:]
-
-
-def _reader(bus: ListBus, folder: Path, keys: Sequence[bytes] = (CONTROL.public_key,)) -> CommandReader:
-    return CommandReader(cast(Bus, bus), "node-1", keys, ManualClock(NOW_MS), str(folder / "seen"))
-
-
-def test_a_command_comes_once_even_over_a_restart(tmp_path: Path) -> None:
-    bus = ListBus()
-    bus.add("node-1", seal_command(COMMAND, CONTROL.sign))
-    bus.add("node-1", seal_command(COMMAND, CONTROL.sign))
-    reader = _reader(bus, tmp_path)
-    assert list(reader.poll()) == [COMMAND]
-    assert bus.asked_since_ms == NOW_MS - LOOK_BACK_MS
-    assert list(reader.poll()) == []
-    assert list(_reader(bus, tmp_path).poll()) == []
-    (tmp_path / "seen").write_text("not json")
-    assert len(_reader(bus, tmp_path).poll()) == 1
-
-
-@pytest.mark.parametrize(
-    ("command", "now_ms"),
-    [(replace(COMMAND, node="node-2"), NOW_MS), (COMMAND, NOW_MS + 60_001)],
-    ids=["another node", "expired"],
+from flightwatch.core.vocabulary import Topic
+from flightwatch.pipeline.bus.local import LocalBus
+from flightwatch.pipeline.commands import (
+    MAX_LIFETIME_MS,
+    MAX_MESSAGE_BYTES,
+    CommandReader,
+    CommandType,
+    command_of,
+    publish,
+    seal,
+    unseal,
 )
-def test_what_is_not_for_now_and_here_is_passed_over(command: Command, now_ms: int) -> None:
-    assert open_command(seal_command(command, CONTROL.sign), [CONTROL.public_key], "node-1", now_ms) is None
+
+KEY = ed25519.signing_key(bytes(range(32)))
+STRANGER = ed25519.signing_key(bytes(32))
+NODE = "gpu-7; reboot"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def bus(tmp_path: Path, clock: ManualClock) -> Iterator[LocalBus]:
+    made = LocalBus(tmp_path / "bus", clock=clock)
+    made.create_topic(Topic.COMMANDS.value, 4, 3_600_000, None)
+    yield made
+    made.close()
+
+
+def profile(clock: ManualClock, name: str = "c1", node: str = NODE, **arguments: object) -> Command:
+    wanted = {"request": "r1", "ranks": [3, 7], "steps": 5, "stacks": True} | arguments
+    return command_of(name, CommandType.PROFILE_START, node, "ann", clock.now_ms(), wanted, "job1")  # type: ignore[arg-type]
+
+
+def reader(bus: LocalBus, clock: ManualClock, tmp_path: Path, node: str = NODE) -> CommandReader:
+    return CommandReader(bus, node, [STRANGER.public_key, KEY.public_key], clock, str(tmp_path / "seen.json"))
+
+
+def test_a_command_arrives_once_and_whole(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
+    command = profile(clock)
+    publish(bus, command, KEY.sign).result(5)
+    source = reader(bus, clock, tmp_path)
+    assert list(source.poll()) == [command]
+    clock.advance(3)
+    assert list(source.poll()) == []
+    assert source.refused == 0
+
+
+def test_the_bus_is_asked_at_most_every_two_seconds(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
+    source = reader(bus, clock, tmp_path)
+    assert list(source.poll()) == []
+    publish(bus, profile(clock), KEY.sign).result(5)
+    assert list(source.poll()) == []
+    clock.advance(2.1)
+    assert len(source.poll()) == 1
+
+
+def test_a_restarted_agent_reads_back_and_does_nothing_twice(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
+    publish(bus, profile(clock, "done"), KEY.sign).result(5)
+    assert [command.id for command in reader(bus, clock, tmp_path).poll()] == ["done"]
+    clock.advance(60)
+    publish(bus, profile(clock, "missed"), KEY.sign).result(5)
+    clock.advance(60)
+    assert [command.id for command in reader(bus, clock, tmp_path).poll()] == ["missed"]
+
+
+def test_a_replayed_message_is_done_once(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
+    for _ in range(3):
+        publish(bus, profile(clock), KEY.sign).result(5)
+    assert len(reader(bus, clock, tmp_path).poll()) == 1
+
+
+def test_refused_are_strangers_other_nodes_the_expired_and_the_future(
+    bus: LocalBus, clock: ManualClock, tmp_path: Path
+) -> None:
+    old = profile(clock, "old")
+    clock.advance(1)
+    other = seal(profile(clock, "other", node="another"), KEY.sign)
+    early = replace(profile(clock, "early"), issued_at_ms=clock.now_ms() + 120_000)
+    early = replace(early, expires_at_ms=early.issued_at_ms + 1_000)
+    short = replace(old, expires_at_ms=old.issued_at_ms + 500)
+    topic = Topic.COMMANDS.value
+    for message in (
+        seal(profile(clock, "forged"), STRANGER.sign),
+        other,
+        seal(early, KEY.sign),
+        seal(short, KEY.sign),
+        b"FC\x02" + bytes(100),
+        b"",
+        seal(profile(clock), KEY.sign)[:-1],
+    ):
+        bus.publish(topic, NODE, message).result(5)
+    source = CommandReader(bus, NODE, [KEY.public_key], clock, str(tmp_path / "seen"))
+    assert list(source.poll()) == []
+    assert source.refused == 7
+
+
+def test_commands_of_other_nodes_in_the_same_partition_are_passed_over(
+    bus: LocalBus, clock: ManualClock, tmp_path: Path
+) -> None:
+    for number in range(40):
+        publish(bus, profile(clock, f"c{number}", node=f"node{number}"), KEY.sign).result(5)
+    source = reader(bus, clock, tmp_path, "node5")
+    assert [command.id for command in source.poll()] == ["c5"]
+    assert source.refused == 0
+
+
+def test_a_command_that_cannot_be_remembered_is_not_done(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
+    publish(bus, profile(clock), KEY.sign).result(5)
+    source = CommandReader(bus, NODE, [KEY.public_key], clock, str(tmp_path / "absent" / "seen"))
+    with pytest.raises(TransientError, match="seen"):
+        source.poll()
+    (tmp_path / "absent").mkdir()
+    clock.advance(3)
+    assert len(source.poll()) == 1
+    assert os.stat(tmp_path / "absent" / "seen").st_mode & 0o777 == 0o600
+
+
+def test_damaged_memory_of_ids_is_replaced(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
+    (tmp_path / "seen.json").write_text("[1, 2")
+    publish(bus, profile(clock), KEY.sign).result(5)
+    assert len(reader(bus, clock, tmp_path).poll()) == 1
+    assert list(json.loads((tmp_path / "seen.json").read_text())) == ["c1"]
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("arguments", "complaint"),
     [
-        (seal_command(COMMAND, STRANGER.sign), "no known key"),
-        (seal_command(COMMAND, CONTROL.sign).replace(b'"steps":3', b'"steps":4'), "no known key"),
-        (b"{}\nzz", "not hexadecimal"),
-        (b"no newline", "not a command"),
-        (b"", "not a command"),
-        (b"[]\n" + CONTROL.sign(b"[]").hex().encode(), "lacks a field"),
-        (b"{\n" + CONTROL.sign(b"{").hex().encode(), "not JSON"),
-        (seal_command(replace(COMMAND, issued_at_ms=NOW_MS + 400_000, expires_at_ms=NOW_MS + 500_000), CONTROL.sign),
-         "in the future"),
-        (seal_command(replace(COMMAND, expires_at_ms=NOW_MS + 3_600_001), CONTROL.sign), "longer than an hour"),
-        (seal_command(replace(COMMAND, id=cast(Any, 5)), CONTROL.sign), "another type"),
-        (seal_command(replace(COMMAND, actor="a" * 70_000), CONTROL.sign), "not a command"),
+        ({"command": "rm -rf /"}, "unknown"),
+        ({"steps": 101}, "limits"),
+        ({"steps": True}, "limits"),
+        ({"steps": -1}, "limits"),
+        ({"ranks": list(range(65))}, "limits"),
+        ({"ranks": ["3"]}, "limits"),
+        ({"request": "a\nPROFILE_LOG=/etc/passwd"}, "limits"),
+        ({"request": "x" * 65}, "limits"),
+        ({"stacks": 1}, "limits"),
     ],
-)  # fmt: skip
-def test_what_is_not_trusted_is_refused(message: bytes, reason: str) -> None:
-    with pytest.raises(BadRecord, match=reason):
-        open_command(message, [STRANGER.public_key[::-1], CONTROL.public_key], "node-1", NOW_MS)
+)
+def test_arguments_beyond_the_limits_are_refused_at_both_ends(
+    clock: ManualClock, arguments: dict[str, Any], complaint: str
+) -> None:
+    command = profile(clock, **arguments)
+    with pytest.raises(BadRecord, match=complaint):
+        seal(command, KEY.sign)
+    body = json.dumps({**_fields(profile(clock)), "arguments": dict(command.arguments)}).encode()
+    message = b"FC\x01" + KEY.sign(b"flightwatch command 1\0" + body) + body
+    with pytest.raises(BadRecord, match=complaint):
+        unseal(message, [KEY.public_key])
 
 
-def test_a_refused_command_does_not_stop_the_next(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    bus = ListBus()
-    bus.add("node-1", seal_command(COMMAND, STRANGER.sign))
-    bus.add("node-9", b"whatever")
-    bus.add("node-1", seal_command(COMMAND, CONTROL.sign))
-    assert [command.id for command in _reader(bus, tmp_path).poll()] == ["c-1"]
-    assert "offset 0 is refused: no known key" in caplog.text
+def _fields(command: Command) -> dict[str, object]:
+    return {
+        "id": command.id,
+        "type": command.type,
+        "node": command.node,
+        "job": command.job,
+        "actor": command.actor,
+        "issued_at_ms": command.issued_at_ms,
+        "expires_at_ms": command.expires_at_ms,
+    }
 
 
-def test_without_a_key_nothing_is_read(tmp_path: Path) -> None:
-    bus = ListBus()
-    bus.add("node-1", seal_command(COMMAND, CONTROL.sign))
-    assert list(_reader(bus, tmp_path, keys=()).poll()) == []
-    assert bus.asked_since_ms is None
+def test_types_lifetimes_and_missing_arguments(clock: ManualClock) -> None:
+    with pytest.raises(BadRecord, match="run_program"):
+        seal(replace(profile(clock), type="run_program"), KEY.sign)
+    with pytest.raises(BadRecord, match="expire"):
+        seal(replace(profile(clock), expires_at_ms=clock.now_ms() + MAX_LIFETIME_MS + 1), KEY.sign)
+    with pytest.raises(BadRecord, match="steps"):
+        seal(replace(profile(clock), arguments={"request": "r", "ranks": [1]}), KEY.sign)
+    with pytest.raises(BadRecord, match="id"):
+        seal(replace(profile(clock), id=""), KEY.sign)
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_refused_not_believed(noise: bytes) -> None:
+    for message in (noise, b"FC\x01" + noise):
+        with pytest.raises(BadRecord):
+            unseal(message, [KEY.public_key])
+
+
+@given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5))
+def test_any_signed_json_is_a_bad_record_or_a_command(content: object) -> None:
+    body = json.dumps(content).encode()[: MAX_MESSAGE_BYTES - 100]
+    with pytest.raises(BadRecord):
+        unseal(b"FC\x01" + KEY.sign(b"flightwatch command 1\0" + body) + body, [KEY.public_key])
+
+
+def test_reading_goes_on_after_the_topic_was_made_anew(clock: ManualClock, tmp_path: Path) -> None:
+    first = LocalBus(tmp_path / "one", clock=clock)
+    first.create_topic(Topic.COMMANDS.value, 1, None, None)
+    for number in range(3):
+        publish(first, profile(clock, f"a{number}"), KEY.sign).result(5)
+    source = reader(first, clock, tmp_path)
+    assert len(source.poll()) == 3
+    first.close()
+    second = LocalBus(tmp_path / "two", clock=clock)
+    second.create_topic(Topic.COMMANDS.value, 1, None, None)
+    source._bus = second
+    publish(second, profile(clock, "new"), KEY.sign).result(5)
+    clock.advance(31)
+    assert [command.id for command in source.poll()] == ["new"]
+    second.close()

@@ -18,7 +18,8 @@ from flightwatch.pipeline.bus.folder import create_private, sync_folder
 #: A row id is `partition << OFFSET_BITS | offset`: one b-tree, each partition a contiguous range.
 OFFSET_BITS = 48
 PAGE_BYTES = 16_384
-_CHECKPOINT_PAGES = 256
+#: Pages in the WAL (4 MB, 1 MB where disk is short) after which it is folded into the file.
+_CHECKPOINT_PAGES = {"FULL": 256, "NORMAL": 64}
 #: Bounds the time of one read transaction, which keeps the WAL from being reset.
 _MOST_RECORDS = 20_000
 _FORMAT = "1"
@@ -63,8 +64,9 @@ def connect(path: Path, synchronous: str) -> sqlite3.Connection:
         f"file:{quote(os.fspath(path))}?mode=rw", uri=True, isolation_level=None, timeout=10.0, check_same_thread=False
     )
     connection.execute("PRAGMA cache_size=-1024")
-    connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
-    connection.execute(f"PRAGMA journal_size_limit={_CHECKPOINT_PAGES * PAGE_BYTES}")
+    pages = _CHECKPOINT_PAGES[synchronous]
+    connection.execute(f"PRAGMA wal_autocheckpoint={pages}")
+    connection.execute(f"PRAGMA journal_size_limit={pages * PAGE_BYTES}")
     connection.execute(f"PRAGMA synchronous={synchronous}")
     return connection
 

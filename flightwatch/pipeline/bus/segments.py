@@ -217,15 +217,14 @@ class SegmentedLog:
         return self.ends()[partition]
 
     def size_bytes(self) -> int:
-        """Return the bytes on disk, WAL included."""
-        return sum(self._disk_bytes(number) for number in self.numbers())
-
-    def _disk_bytes(self, number: int) -> int:
+        """Return the bytes of all files; the WAL of the newest one comes on top and is bounded."""
+        numbers = self.numbers()
         total = 0
-        for suffix in ("", "-wal"):
+        for number in numbers[:-1]:
             with contextlib.suppress(FileNotFoundError):
-                total += os.stat(f"{self.path(number)}{suffix}").st_size
-        return total
+                total += self.path(number).stat().st_size
+        newest = self._segment(numbers[-1]) if numbers else None
+        return total + (newest.size_bytes() if newest else 0)
 
     def apply_retention(self, now_ms: int, retention_ms: int | None, retention_bytes: int | None) -> int:
         """Delete sealed files that are too old or too much; return how many."""
