@@ -58,15 +58,18 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the verb."""
     settings = load_agent_settings(arguments.config)
     if arguments.verb == "enroll":
-        from flightwatch.cli.agent_enroll import enroll
+        from flightwatch.cli.agent_enroll import control_is_local, enroll, register_with
 
-        return enroll(settings.section(CommonSettings), arguments.node, arguments.public_key)
+        common = settings.section(CommonSettings)
+        register = register_with(arguments.config)
+        return enroll(common, arguments.node, arguments.public_key, register, control_is_local(common))
     if arguments.once != arguments.print_rows:
         raise ConfigError("--once and --print are used together: collect once and print")
     common = settings.section(CommonSettings)
     from flightwatch.collectors.identity import checked_node_name
 
     node = checked_node_name(common.node_name, "flightwatch.node" if common.node else "the host name")
+    control_keys(settings.section(AgentSettings).control_keys)
     if arguments.once:
         return _print_once(settings, common, node)
     return _run(settings, common, node)
@@ -161,8 +164,7 @@ def run_agent(
     agent = Agent(environment, sender, clock, sender.state, commands)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
-    gc.collect()
-    gc.freeze()
+    settle_memory()
     sender.start()
     logger.info("agent of node %s collects", node)
     kept = agent.run()
@@ -181,6 +183,16 @@ def control_keys(texts: Sequence[str]) -> list[bytes]:
     if any(len(key) != PUBLIC_KEY_BYTES for key in keys):
         raise ConfigError("agent.control_keys: a public key is 64 hexadecimal digits")
     return keys
+
+
+def settle_memory() -> None:
+    """Give back what importing left behind, and keep the collector of garbage from looking at it again."""
+    gc.collect()
+    gc.freeze()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        logger.debug("this C library has no malloc_trim")
 
 
 def prepare_process(folder: str, open_files: int) -> None:

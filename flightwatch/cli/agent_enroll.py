@@ -3,27 +3,75 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.collectors.identity import checked_node_name, load_identity, make_identity
-from flightwatch.core.errors import ConfigError
+from flightwatch.core.errors import FlightwatchError
 from flightwatch.core.vocabulary import ExitCode
 
-_KEY_BYTES = 32
+#: Lets a key (64 hexadecimal digits) sign for a node; returns False when it was known already.
+Register = Callable[[str, str], bool]
 
 
-def enroll(common: CommonSettings, node: str | None, public_key: str | None) -> int:
-    """Make a key on this node, or register a key made elsewhere.
+def enroll(common: CommonSettings, node: str | None, public_key: str | None, register: Register, is_local: bool) -> int:
+    """Make a key on this node and register it, or register a key made elsewhere.
+
+    On a node that cannot reach the control database the command to run where it is goes to stdout.
+
+    Parameters
+    ----------
+    public_key: key made elsewhere; None makes (or finds) this node's own.
+    register: writes to the control database.
+    is_local: the control database is on this machine or named in its configuration.
 
     Raises
     ------
-    ConfigError: node name or key is not one, or the key file is damaged.
+    ConfigError: node name or key is not one, the key file is damaged, or the key was revoked.
     """
     name = checked_node_name(node or common.node_name, "--node" if node else "flightwatch.node")
     if public_key is not None:
-        return _register_given(common, name, public_key)
+        known = not register(name, public_key)
+        print(f"{name}: this key was enrolled already" if known else f"{name}: enrolled")
+        return ExitCode.DONE
     folder = os.path.join(common.data_dir, "agent")
     identity = load_identity(folder) or make_identity(folder)
     text = identity.public_key.hex()
+    if is_local:
+        try:
+            register(name, text)
+        except FlightwatchError as error:
+            print(f"flightwatch agent enroll: {error}", file=sys.stderr)
+        else:
+            print(f"{name}: enrolled")
+            return ExitCode.DONE
+    print("run this where the control database is:", file=sys.stderr)
     print(f"flightwatch agent enroll --node {name} --public-key {text}")
     return ExitCode.DONE
+
+
+def control_is_local(common: CommonSettings) -> bool:
+    """Say whether this machine has the control database: its SQLite file, or the address of a server."""
+    parts = urlsplit(common.control_url)
+    return parts.scheme != "sqlite" or Path("/" + unquote(parts.path).lstrip("/")).exists()
+
+
+def register_with(config: str | None) -> Register:
+    """Return a function that registers keys in the control database of a configuration file."""
+
+    def register(node: str, public_key: str) -> bool:
+        from flightwatch.cli.sections import load_settings
+        from flightwatch.pipeline.control.database import open_control
+        from flightwatch.pipeline.control.settings import ControlSettings
+
+        settings = load_settings(config)
+        control = open_control(settings.section(CommonSettings).control_url, settings.section(ControlSettings))
+        try:
+            return control.agent_keys.enroll(node, public_key)
+        finally:
+            control.close()
+
+    return register

@@ -12,12 +12,14 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from flightwatch.collectors.captures.log_prefix import split
-from flightwatch.collectors.captures.text_log import LogLines
 from flightwatch.collectors.environment import Environment
 from flightwatch.core.errors import NoData
 from flightwatch.core.protocols import CaptureContext, Row
+
+if TYPE_CHECKING:
+    from flightwatch.collectors.captures.text_log import LogLines
 
 #: Bytes read from one file in one call; the rest is read in the next.
 READ_BYTES = 1 << 20
@@ -132,6 +134,9 @@ class LogFilesCollector:
         else:
             # A file that was there before us is old news; one that appears later is new from its start.
             offset = status.st_size if at_end and known is None else 0
+        # The parsers' patterns cost 2 MB that an agent without log files need not spend.
+        from flightwatch.collectors.captures.text_log import LogLines
+
         followed = _Followed(descriptor, status.st_ino, offset, LogLines(CaptureContext(path)))
         self._files[path] = followed
         return followed
@@ -159,6 +164,8 @@ class LogFilesCollector:
         yield from _events(followed.lines.flush(), now_ms)
 
     def _lines(self, followed: _Followed, lines: list[bytes], now_ms: int) -> Iterator[Row]:
+        from flightwatch.collectors.captures.log_prefix import split
+
         for line in lines:
             followed.number += 1
             prefix = split(line[:LINE_BYTES].decode("utf-8", "replace").rstrip("\r"), now_ms)

@@ -63,7 +63,8 @@ class NvmlCollector:
         self._library: Library | None = None
         self._devices: list[NvmlDevice] = []
         self._found_at = float("-inf")
-        self._links_at = float("-inf")
+        self._links_at = monotonic_s() - self._link_interval_s
+        self._links_of = -1
 
     def collect(self, now_ms: int) -> Iterable[Row]:
         """Read every device once.
@@ -90,10 +91,18 @@ class NvmlCollector:
         if all(device.lost for device in self._devices):
             # One sick device is its own fault; all of them at once is the driver's: start again.
             self._found_at = float("-inf")
-        if now_s - self._links_at >= self._link_interval_s:
-            self._links_at = now_s
-            rows.extend(row for device in self._devices for row in link_rows(library, device, now_ms))
+        rows.extend(self._next_links(library, now_s, now_ms))
         return rows
+
+    def _next_links(self, library: Library, now_s: float, now_ms: int) -> Iterator[Row]:
+        """Yield the links of devices whose turn it is: spread over the interval, so that no second has them all."""
+        share_s = self._link_interval_s / len(self._devices)
+        turns = min(len(self._devices), int((now_s - self._links_at) / share_s))
+        for _ in range(turns):
+            self._links_of = (self._links_of + 1) % len(self._devices)
+            yield from link_rows(library, self._devices[self._links_of], now_ms)
+        if turns:
+            self._links_at = now_s
 
     def close(self) -> None:
         """Let go of NVML; the next call starts it again."""

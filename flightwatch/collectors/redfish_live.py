@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import io
 import json
-import ssl
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from flightwatch.collectors.environment import Environment
@@ -17,6 +15,10 @@ from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.sensor_page import SensorPage
 from flightwatch.core.errors import ConfigError, NoData, TransientError
 from flightwatch.core.protocols import CaptureContext, Row
+
+if TYPE_CHECKING:
+    import http.client
+    import ssl
 
 #: Largest answer read, and most resources read in one go.
 ANSWER_LIMIT, RESOURCE_LIMIT = 4 << 20, 200
@@ -45,6 +47,8 @@ class RedfishClient:
     def __init__(self, url: str, settings: RedfishSettings, deadline_s: float) -> None:
         parts = urlsplit(url)
         if parts.scheme == "https":
+            import ssl
+
             self._context: ssl.SSLContext | None = ssl.create_default_context(cafile=settings.ca_file or None)
             if not settings.verify:
                 self._context.check_hostname = False
@@ -72,6 +76,9 @@ class RedfishClient:
         if left_s <= 0 or self.requests >= RESOURCE_LIMIT:
             raise TransientError(f"redfish: {self._host} did not answer everything in time")
         self.requests += 1
+        # Imported when a service is asked: the HTTP client costs 2 MB that other agents need not spend.
+        import http.client
+
         try:
             connection = self._connect(left_s)
             connection.request("GET", path, headers=self._headers())
@@ -100,6 +107,8 @@ class RedfishClient:
 
     def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
         if self._connection is None:
+            import http.client
+
             if self._context is not None:
                 self._connection = http.client.HTTPSConnection(
                     self._host, self._port, timeout=timeout_s, context=self._context

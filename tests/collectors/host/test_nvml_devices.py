@@ -137,8 +137,12 @@ def test_links_one_by_one_at_their_own_interval(machine: Machine) -> None:
         ("1", "state", 0.0, None),
     ]
     assert machine.rows("sensor_samples") == []
-    machine.now_s += 31
-    assert machine.rows("sensor_samples") != []
+    machine.now_s += 15.1
+    assert {row["device"] for row in machine.rows("sensor_samples")} == {0}
+    machine.now_s += 15.1
+    assert {row["device"] for row in machine.rows("sensor_samples")} == {1}
+    machine.now_s += 100
+    assert {row["device"] for row in machine.rows("sensor_samples")} == {0, 1}
 
 
 def test_facts_reach_the_board(machine: Machine) -> None:
