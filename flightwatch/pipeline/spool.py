@@ -126,7 +126,7 @@ class _LaneLog:
     def evict(self, lane: Lane) -> list[Evicted]:
         """Give up the oldest file (or all, when there is only one); say what was in it."""
         numbers = self._log.numbers()
-        end = self._log.start_of(numbers[1], 0) if len(numbers) > 1 else None
+        end = self._log.file_end(numbers[0], 0)
         end = self.tail if end is None else end
         lost: list[Sealed] = []
         position = self.head

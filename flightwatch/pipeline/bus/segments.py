@@ -7,7 +7,6 @@ trimming delete whole files, so they give disk back at once. The agent's spool i
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import os
 import secrets
@@ -150,11 +149,10 @@ class SegmentedLog:
 
     def read(self, partition: int, offset: int, max_bytes: int) -> Read:
         """Read records of one partition from `offset` on, from one file; empty at the end of the log."""
-        numbers = self.numbers()
         damaged = False
-        for index, number in enumerate(numbers):
-            following = numbers[index + 1] if index + 1 < len(numbers) else None
-            end = self.start_of(following, partition) if following is not None else None
+        starts = [(number, self.start_of(number, partition)) for number in self.numbers()]
+        for index, (number, _) in enumerate(starts):
+            end = next((start for _, start in starts[index + 1 :] if start is not None), None)
             if end is not None and offset >= end:
                 continue
             records, lost = self._read_one(number, partition, offset, max_bytes)
@@ -163,6 +161,7 @@ class SegmentedLog:
                 return Read(records, records[-1].offset + 1, damaged)
             if end is None:
                 break
+            damaged = damaged or starts[index + 1][1] is None
             offset = end
         return Read((), offset, damaged)
 
@@ -185,6 +184,14 @@ class SegmentedLog:
         """Return the first offset of a file, None when the file cannot be read."""
         bases = self._base(number)
         return bases[partition] if bases else None
+
+    def file_end(self, number: int, partition: int) -> int | None:
+        """Return where the next readable file after `number` starts, None when there is none."""
+        for following in self.numbers():
+            start = self.start_of(following, partition) if following > number else None
+            if start is not None:
+                return start
+        return None
 
     def begin_offset(self, partition: int) -> int:
         """Return the oldest offset still kept."""
@@ -255,9 +262,8 @@ class SegmentedLog:
 
     def trim(self, partition: int, offset: int) -> None:
         """Delete sealed files that hold only messages before `offset` (for logs of one partition)."""
-        numbers = self.numbers()
-        for number, following in itertools.pairwise(numbers):
-            end = self.start_of(following, partition)
+        for number in self.numbers():
+            end = self.file_end(number, partition)
             if end is None or end > offset:
                 break
             self.drop(number)
