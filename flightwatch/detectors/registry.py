@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flightwatch.detectors.anomaly import AnomalyDetector
 from flightwatch.detectors.contract import Detector
 from flightwatch.detectors.cooling import CoolingDetector
 from flightwatch.detectors.coverage import CoverageDetector
@@ -11,8 +12,11 @@ from flightwatch.detectors.fail_slow import FailSlowDetector
 from flightwatch.detectors.hosts import ClockSkewDetector, ConfigDriftDetector, DeadNodeDetector
 from flightwatch.detectors.imbalance import ImbalanceDetector
 from flightwatch.detectors.memory_errors import MemoryErrorDetector
+from flightwatch.detectors.nonfinite import NonfiniteDetector
 from flightwatch.detectors.overheat import OverheatDetector
 from flightwatch.detectors.ports import PortDetector
+from flightwatch.detectors.precursors import PrecursorDetector, ReplicaDigestDetector
+from flightwatch.detectors.scalars import ScalarDetector
 from flightwatch.detectors.sensors import SensorDetector
 from flightwatch.detectors.slow import SlowDetector
 from flightwatch.detectors.storage import StorageDetector
@@ -33,6 +37,11 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
     DeadNodeDetector,
     ClockSkewDetector,
     ConfigDriftDetector,
+    ScalarDetector,
+    NonfiniteDetector,
+    PrecursorDetector,
+    ReplicaDigestDetector,
+    AnomalyDetector,
 )
 
 

@@ -227,14 +227,18 @@ def peer_median(values_TD: FloatArray, labels_D: Sequence[object]) -> FloatArray
 
 
 def first_median(values_TD: FloatArray, count: int) -> FloatArray:
-    """Return each target's own level: the running median of its first `count` known values, causal, [T, D]."""
+    """Return each target's own level: the running median of its first `count` cells with values, causal, [T, D].
+
+    Refreshed at every cell up to ten, then at every fifth: a level, not a filter.
+    """
     result = np.full_like(values_TD, np.nan)
-    for target in range(values_TD.shape[1]):
-        column = values_TD[:, target]
-        known = np.flatnonzero(np.isfinite(column))[:count]
-        if not len(known):
-            continue
-        so_far = [float(np.median(column[known[: i + 1]])) for i in range(len(known))]
-        place = np.searchsorted(known, np.arange(len(column)), side="right") - 1
-        result[:, target] = np.where(place >= 0, np.asarray(so_far)[np.maximum(place, 0)], np.nan)
+    known = np.isfinite(values_TD)
+    begin = np.where(known.any(axis=0), known.argmax(axis=0), -1)
+    for first in np.unique(begin[begin >= 0]).tolist():
+        columns = np.flatnonzero(begin == first)
+        part = values_TD[first:, columns]
+        last = min(count, len(part))
+        turns = sorted({*range(min(10, last)), *range(9, last, 5), last - 1})
+        for turn, following in zip(turns, [*turns[1:], len(part)], strict=True):
+            result[first + turn : first + following, columns] = sorted_median(part[: turn + 1].T)
     return result

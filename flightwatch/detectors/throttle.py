@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flightwatch.core.throttle import THERMAL, ThrottleReason
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import FloatArray
 from flightwatch.detectors.series import Grid, Spell, cells, first_median, grid_of, peer_median, robust_sigma, spells
 from flightwatch.detectors.statement import About, place, state_findings
 
-#: Bits of "clocks event reasons" that temperature sets: software and hardware thermal slowdown.
-THERMAL_BITS = 0x20 | 0x40
+THERMAL_BITS = int(THERMAL)
 #: Hardware slowdown and power brake: the board or the rack asked for it.
-BRAKE_BITS = 0x08 | 0x80
+BRAKE_BITS = int(ThrottleReason.HW_SLOWDOWN | ThrottleReason.HW_POWER_BRAKE)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,205 @@
+"""Any-metric anomaly: a target whose readings, taken together, leave what it and its peers usually do.
+
+Each numeric column becomes a residual: the value less the median of peers that share its load (job-aware),
+less the target's own level, in robust sigmas. An isolation forest over staggered training windows votes on
+the joint residuals (all must agree, as netdata's consensus of k-means models does); the metrics that moved
+most explain it. Opens P4 findings only, at most a few per cluster.
+
+Without peers the residual is the value against its own past, on two scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.ensemble import IsolationForest
+
+from flightwatch.core.catalogue import TABLES
+from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
+from flightwatch.detectors.contract import Finding, Frames, Needs
+from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.series import Grid, Spell, first_median, grid_of, spells
+from flightwatch.detectors.statement import About, place, state_findings
+
+#: Columns that say who or what, not how; and readings other detectors own alone (flags).
+NOT_READINGS = ("device", "parent_device", "mig_id", "rank", "port", "src_partition", "src_offset", "throttle_reasons",
+                "pcie_gen", "pcie_width", "mem_total_bytes", "clock_offset_us")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AnomalyThresholds:
+    """Defaults.
+
+    Attributes
+    ----------
+    train: samples of the first training window; nothing is said before. models: staggered windows that must agree.
+    z: joint deviation (root mean square of the three largest residuals, in sigmas) that is needed besides the vote.
+    alone_z: the same where there are no peers. hold, clear: samples. floor: smallest scatter, share of the level.
+    most_open: findings per cluster at most. trees: trees of one isolation forest.
+    """
+
+    train: int = 90
+    models: int = 3
+    z: float = 10.0
+    alone_z: float = 5.0
+    hold: int = 6
+    clear: int = 30
+    floor: float = 0.01
+    most_open: int = 5
+    trees: int = 50
+
+
+class AnomalyDetector:
+    """Finds kind `anomaly` (scope device or node, P4, never blames hardware).
+
+    Does not see: what moves on most targets at once; slow drifts longer than its window; what was odd from the start.
+    """
+
+    name = "anomaly"
+    version = "1"
+    needs = Needs(
+        {
+            "device_samples": ("ts", "node", "device", "job", "*"),
+            "node_samples": ("ts", "node", "*"),
+            "sensor_samples": ("ts", "node", "chip", "label", "value"),
+        },
+        seconds=7200,
+    )
+
+    def __init__(self, thresholds: AnomalyThresholds | None = None) -> None:
+        self.thresholds = thresholds or AnomalyThresholds()
+
+    def score(self, frames: Frames) -> list[Finding]:
+        """See `contract.Detector`."""
+        found: list[Finding] = []
+        for table, keys in (
+            ("device_samples", ("node", "device")),
+            ("node_samples", ("node",)),
+            ("sensor_samples", ("node", "chip", "label")),
+        ):
+            grid = grid_of(frames, table, keys)
+            if grid is not None and grid.shape[0] > self.thresholds.train + self.thresholds.hold:
+                found += self._of_grid(grid, table)
+        return self._limited(sorted(found, key=lambda one: one.detected_at or 0))
+
+    def _limited(self, found: list[Finding]) -> list[Finding]:
+        """Keep at most `most_open` open at once; more at once is a change of the cluster, told elsewhere."""
+        kept: list[Finding] = []
+        open_: dict[str, str | None] = {}
+        for finding in found:
+            if finding.state == FindingState.CLEARED:
+                if finding.id in open_:
+                    del open_[finding.id]
+                    kept.append(finding)
+            elif len(open_) < self.thresholds.most_open and finding.node not in open_.values():
+                # One per node: what moves one of its devices often moves the next.
+                open_[finding.id] = finding.node
+                kept.append(finding)
+        return kept
+
+    def _of_grid(self, grid: Grid, table: str) -> Iterable[Finding]:
+        names, residual_CTD = self._residuals(grid, table)
+        if not names:
+            return
+        alone = grid.shape[1] < 4
+        size = _joint(residual_CTD)
+        limit = self.thresholds.alone_z if alone else self.thresholds.z
+        with np.errstate(invalid="ignore"):
+            odd = np.nan_to_num(size) > limit
+        odd[: self.thresholds.train] = False
+        crowded = odd.mean(axis=1) > 0.2
+        if not alone:
+            odd[crowded] = False
+        candidates = np.nonzero(odd.any(axis=0))[0]
+        for target in candidates.tolist():
+            agreed = odd[:, target] & self._vote(residual_CTD[:, :, target], odd[:, target])
+            for spell in spells(agreed[:, None], self.thresholds.hold, self.thresholds.clear):
+                yield from self._say(grid, table, names, residual_CTD, size, Spell(target, spell.begin, spell.said, spell.over))
+
+    def _residuals(self, grid: Grid, table: str) -> tuple[list[str], FloatArray]:
+        names: list[str] = []
+        parts: list[FloatArray] = []
+        for column in TABLES[table].columns:
+            if column.name in NOT_READINGS or column.type not in ("f32", "f64", "u32", "u64"):
+                continue
+            values = grid.deltas(column.name) if column.counter else grid.column(column.name, forward_cells=1)
+            if values is None or not np.isfinite(values).any():
+                continue
+            names.append(column.name)
+            parts.append(self._residual(values, np.log1p if column.counter else None))
+        return names, np.stack(parts) if parts else np.empty((0, *grid.shape))
+
+    def _residual(self, values: FloatArray, transform: object) -> FloatArray:
+        train = self.thresholds.train
+        if transform is np.log1p:
+            values = np.log1p(np.maximum(values, 0))
+        if values.shape[1] >= 4:
+            values = values - sorted_median(values)[:, None]
+            centred = values - first_median(values, train)
+        else:
+            centred = values - first_median(values, train)
+        early = np.abs(centred[:train])
+        own = 1.4826 * sorted_median(early.T)
+        pooled = float(np.nanmedian(own)) if np.isfinite(own).any() else 0.0
+        level = float(np.nanmedian(np.abs(values[:train]))) if np.isfinite(values[:train]).any() else 0.0
+        floor = max(self.thresholds.floor * level, 1e-9, 0.5 * pooled)
+        return np.asarray(centred / np.fmax(own, floor))
+
+    def _vote(self, residual_CT: FloatArray, odd_T: np.ndarray) -> np.ndarray:
+        """Ask isolation forests trained on staggered earlier windows of the same target; all must call it unusual."""
+        limits = self.thresholds
+        points = np.nan_to_num(residual_CT.T)
+        votes = np.ones(len(points), dtype=bool)
+        first = int(np.argmax(odd_T))
+        width = max(30, limits.train // 2)
+        for model in range(limits.models):
+            end = max(limits.train, first - limits.hold) - model * (width // 2)
+            window = points[max(0, end - width) : end]
+            if len(window) < 20:
+                continue
+            forest = IsolationForest(n_estimators=limits.trees, random_state=model, contamination="auto")
+            forest.fit(window)
+            asked = np.flatnonzero(odd_T)
+            usual = np.quantile(forest.score_samples(window), 0.02)
+            votes[asked] &= forest.score_samples(points[asked]) < usual
+        return votes
+
+    def _say(
+        self, grid: Grid, table: str, names: list[str], residual_CTD: FloatArray, size: FloatArray, spell: Spell
+    ) -> list[Finding]:
+        key = grid.keys_D[spell.target]
+        device = key[1] if table == "device_samples" else None
+        at = np.nan_to_num(residual_CTD[:, spell.said, spell.target])
+        moved = [(names[i], round(float(at[i]), 1)) for i in np.argsort(-np.abs(at))[:3] if abs(at[i]) > 3]
+        where = place(key[0], device)
+        listed = ", ".join(f"{name} {value:+.0f} sigma" for name, value in moved)
+        about = About(
+            kind=FindingKind.ANOMALY,
+            scope=FindingScope.NODE if device is None else FindingScope.DEVICE,
+            node=None if key[0] is None else str(key[0]),
+            device=device,
+            targets=(" ".join(str(part) for part in key if part is not None),),
+            summary=f"{where} behaves unlike before and unlike its peers: {listed}.",
+            score=float(size[spell.said, spell.target]),
+            threshold=self.thresholds.z,
+            severity=Severity.P4,
+            blames_hardware=False,
+            confidence=0.5,
+            evidence={"moved": dict(moved), "table": table},
+        )
+        return state_findings(self.name, self.version, grid, spell, about)
+
+
+def _joint(residual_CTD: FloatArray) -> FloatArray:
+    """Root mean square of the three largest residuals (or of all, when there are fewer), averaged over 3 samples."""
+    known = np.nan_to_num(np.abs(residual_CTD))
+    count = min(3, known.shape[0])
+    largest = np.sort(known, axis=0)[-count:]
+    joint = np.sqrt((largest**2).mean(axis=0))
+    smooth = joint.copy()
+    for shift in (1, 2):
+        smooth[shift:] = np.minimum(smooth[shift:], joint[:-shift])
+    return np.asarray(smooth)
+
