@@ -6,8 +6,9 @@ import io
 from collections.abc import Iterable
 
 from flightwatch.collectors.environment import Environment
+from flightwatch.collectors.live_rows import LiveRows
 from flightwatch.core.errors import NoData, TransientError
-from flightwatch.core.protocols import CaptureContext, Note, Row
+from flightwatch.core.protocols import CaptureContext, Row
 
 
 class NvidiaSmiCollector:
@@ -20,6 +21,7 @@ class NvidiaSmiCollector:
     def __init__(self, environment: Environment) -> None:
         self.interval_seconds = environment.settings.command_interval_seconds
         self._environment = environment
+        self._rows = LiveRows(environment, self.name)
 
     def collect(self, now_ms: int) -> Iterable[Row]:
         """Run the command once.
@@ -38,9 +40,9 @@ class NvidiaSmiCollector:
         )
         from flightwatch.collectors.captures.nvidia_smi_xml import NvidiaSmiXml
 
-        found = list(NvidiaSmiXml().parse(io.BytesIO(output), CaptureContext("nvidia-smi -q -x", now_ms)))
-        rows = [item for item in found if isinstance(item, Row)]
+        found = NvidiaSmiXml().parse(io.BytesIO(output), CaptureContext("nvidia-smi -q -x", now_ms))
+        rows = self._rows.keep(found, now_ms)
         if not rows:
-            errors = [item.text for item in found if isinstance(item, Note) and item.level == "error"]
+            errors = self._rows.errors
             raise TransientError(f"nvidia-smi: {errors[0] if errors else 'no GPU in its output'}")
         return rows

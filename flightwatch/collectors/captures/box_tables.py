@@ -31,6 +31,8 @@ COMMON_LABELS: dict[str, str] = {
 
 _RULER = re.compile(r"\s*[+|]?[-=+|]{6,}\s*\Z")
 _WORDS = re.compile(r"\S+")
+#: A table of processes looks much like one of devices and is none.
+_PROCESSES = re.compile(r"\bprocess(?:es)?\b|\bpid\b", re.IGNORECASE)
 _CELLS_LIMIT = 32
 _LINE_LIMIT = 2000
 #: Header cells whose patterns are remembered while one capture is read.
@@ -69,7 +71,7 @@ def read_tables(lines: Iterable[tuple[int, str]], labels: Mapping[str, str]) -> 
     labels: lower-case header words to a pattern with named groups.
     """
     header: _Header | None = None
-    in_header = False
+    in_header = in_processes = False
     known: dict[str, tuple[re.Pattern[str], int, int]] = {}
     group: list[tuple[int, str]] = []
     for number, line in lines:
@@ -83,8 +85,13 @@ def read_tables(lines: Iterable[tuple[int, str]], labels: Mapping[str, str]) -> 
             yield from _flush(header, group)
             group = []
             if in_header:
-                header, in_header = None, False
+                header = None
+            in_header = in_processes = False
             yield Found(number, bare)
+            continue
+        if in_processes or _PROCESSES.search(bare):
+            yield from _flush(header, group)
+            header, group, in_header, in_processes = None, [], False, True
             continue
         patterns = _header_line(bare, labels, 1 if in_header else 2, known)
         if patterns is not None and not group:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import Lines, head_text, make_row
+from flightwatch.collectors.captures.base import Lines, head_text, make_row, to_int
 from flightwatch.collectors.captures.device_rows import (
     CONFIG_COLUMNS,
     EVENT_COLUMNS,
@@ -25,6 +25,8 @@ from flightwatch.collectors.captures.exporter_map import DeviceSet, device_index
 from flightwatch.collectors.captures.openmetrics_text import Family, Sample
 from flightwatch.collectors.captures.quantities import BLANK, NOT_READABLE, NOT_SUPPORTED, scaled
 from flightwatch.core.protocols import CaptureContext, Note, Row
+from flightwatch.core.vocabulary import EventSeverity
+from flightwatch.core.xid import xid
 
 #: Field without its prefix to column and factor to the column's unit.
 FIELDS: dict[str, tuple[str, float]] = {
@@ -145,7 +147,8 @@ class DcgmMap:
             return
         self._identified.add(key)
         device.put("device", index)
-        device.put("uuid", uuid or None)
+        # The label of a MIG instance is the UUID of its GPU.
+        device.put("uuid", uuid or None if not mig else None)
         device.put("model", labels.get("modelName") or labels.get("model") or None)
         device.put("job", labels.get("hpc_job") or None)
         device.node = labels.get("Hostname") or labels.get("hostname") or None
@@ -202,20 +205,20 @@ class DcgmMap:
             device.extra_value(extra_name("dcgm", name), value)
 
     def _xid(self, device: Device, name: str, value: float, labels: Mapping[str, str]) -> None:
-        attrs = {
-            label: labels[label] for label in ("err_msg", "window_size_in_ms", "pod", "namespace") if label in labels
-        }
+        kept = ("err_msg", "window_size_in_ms", "pod", "namespace", "pci_bus_id")
+        attrs = {label: labels[label] for label in kept if label in labels}
         if name == "XID_ERRORS":
             code = labels.get("err_code") or f"{value:g}"
             if value and code not in ("", "0"):
-                device.event(
-                    f"xid:{code}", "warning", f"the last Xid of the device is {code}", {**attrs, "state": "last"}
-                )
+                message = f"the last Xid of the device is {code}"
+                device.event(f"xid:{code}", xid_severity(code), message, {**attrs, "state": "last"})
             return
         code = labels.get("xid", "")
         if value and code:
-            device.event(f"xid:{code}", "warning", f"Xid {code} was reported {value:g} times in the exporter's window",
-                         {**attrs, "state": "window", "count": f"{value:g}"})  # fmt: skip
+            message = f"Xid {code} was reported {value:g} times in the exporter's window"
+            device.event(
+                f"xid:{code}", xid_severity(code), message, {**attrs, "state": "window", "count": f"{value:g}"}
+            )
 
     def _link_error(
         self, device: Device, key: str, link: re.Match[str], value: float, labels: Mapping[str, str]
@@ -227,6 +230,12 @@ class DcgmMap:
         sums = self._errors.setdefault(key, {}).setdefault(link[1], {})
         scope = "links" if label else "total"
         sums[scope] = sums.get(scope, 0) + count
+
+
+def xid_severity(code: str) -> str:
+    """Return the severity of an Xid printed as text; a warning for one that the catalogue does not know."""
+    number = to_int(code)
+    return xid(number).severity.value if number is not None and number >= 0 else EventSeverity.WARNING.value
 
 
 def blank_reason(value: float | None) -> str | None:

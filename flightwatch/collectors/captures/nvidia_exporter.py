@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+from flightwatch.collectors.captures.dcgm import xid_severity
 from flightwatch.collectors.captures.device_rows import (
     CONFIG_COLUMNS,
     EVENT_COLUMNS,
@@ -138,5 +139,6 @@ class NvidiaExporterMap:
     def _xid(self, device: Device, sample: Sample) -> None:
         code = sample.labels.get("xid", "")
         if code and sample.value:
-            device.event(f"xid:{code}", "warning", f"Xid {code} was counted {sample.value:g} times",
-                         {"state": "total", "count": f"{sample.value:g}"})  # fmt: skip
+            attrs = {"state": "total", "count": f"{sample.value:g}"}
+            message = f"Xid {code} was counted {sample.value:g} times"
+            device.event(f"xid:{code}", xid_severity(code), message, attrs)

@@ -235,7 +235,8 @@ def _alarms(device: Device, gpu: Gpu) -> None:
 
 def _facts(device: Device, gpu: Gpu, head: Fields) -> None:
     for name, paths in (
-        ("driver", ("driver_version",)), ("cuda", ("cuda_version",)), ("vbios", ("vbios_version",)),
+        ("driver", ("kmd_version", "driver_version")), ("cuda", ("cuda_umd_version", "cuda_version")),
+        ("vbios", ("vbios_version",)),
         ("gsp_firmware", ("gsp_firmware_version",)), ("mig_mode", ("mig_mode/current", "mig_mode/current_mig")),
         ("persistence_mode", ("persistence_mode",)), ("compute_mode", ("compute_mode",)),
     ):  # fmt: skip

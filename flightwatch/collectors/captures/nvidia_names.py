@@ -35,10 +35,15 @@ QUERY_NULL_NOTES = {
 CELLS: dict[str, tuple[str, ...]] = {
     "temp_c": ("temperature/gpu_current_temp", "temperature/gpu_temp", "temperature/gpu"),
     "mem_temp_c": ("temperature/memory_current_temp", "temperature/memory_temp"),
-    "temp_headroom_c": ("temperature/gpu_t_limit_temp", "temperature/gpu_temp_tlimit"),
+    "temp_headroom_c": (
+        "temperature/gpu_t_limit_temp", "temperature/gpu_current_t_limit_temp", "temperature/gpu_temp_tlimit",
+        "temperature/gpu_current_temp_tlimit",
+    ),
     "power_w": (
         "gpu_power_readings/average_power_draw", "gpu_power_readings/power_draw", "power_readings/average_power_draw",
         "power_readings/power_draw",
+        # Where the driver offers no average its own `power.draw` is the instant figure.
+        "gpu_power_readings/instantaneous_power_draw", "gpu_power_readings/instant_power_draw",
     ),
     "power_instant_w": (
         "gpu_power_readings/instantaneous_power_draw", "gpu_power_readings/instant_power_draw",
@@ -46,7 +51,9 @@ CELLS: dict[str, tuple[str, ...]] = {
     ),
     "power_limit_w": (
         "gpu_power_readings/enforced_power_limit", "gpu_power_readings/current_power_limit",
-        "gpu_power_readings/power_limit", "power_readings/enforced_power_limit", "power_readings/current_power_limit",
+        "gpu_power_readings/gpu_ceiling_power_limit/current_power_limit",
+        "gpu_power_readings/gpu_ceiling_power_limit/current_ceiling_power_limit", "gpu_power_readings/power_limit",
+        "power_readings/enforced_power_limit", "power_readings/current_power_limit",
         "power_readings/power_limit",
     ),
     "voltage_mv": ("voltage/graphics", "voltage/graphics_volt"),

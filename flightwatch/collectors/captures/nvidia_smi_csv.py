@@ -40,7 +40,7 @@ CELLS: dict[str, tuple[str, ...]] = {
     "temp_c": ("temperature.gpu",),
     "mem_temp_c": ("temperature.memory",),
     "temp_headroom_c": ("temperature.gpu.tlimit",),
-    "power_w": ("power.draw.average", "power.draw"),
+    "power_w": ("power.draw.average", "power.draw", "power.draw.instant"),
     "power_instant_w": ("power.draw.instant",),
     "power_limit_w": ("enforced.power.limit", "power.limit"),
     "sm_clock_mhz": ("clocks.current.sm", "clocks.sm"),
@@ -78,7 +78,8 @@ SUMS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 THROTTLE = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 _CONFIG = {
-    "driver_version": "driver", "vbios_version": "vbios", "persistence_mode": "persistence_mode",
+    "driver_version": "driver", "kmd_version": "driver", "vbios_version": "vbios",
+    "persistence_mode": "persistence_mode",
     "compute_mode": "compute_mode", "mig.mode.current": "mig_mode",
 }  # fmt: skip
 #: Fields that are names or settings, not readings.
@@ -87,8 +88,16 @@ _NOT_READINGS = re.compile(
     r"|vgpu.*|compute_cap|display.*|hostname|accounting.*|minor_number|board_id|.*\.supported)"
 )
 _HEADER = re.compile(r"\s*(.*?)\s*(?:\[([^\]]*)\])?\s*")
+#: Queries about processes and pages have other columns besides the device's name.
+_OTHER_QUERIES = frozenset(("pid", "used_gpu_memory", "retired_pages.address", "gpu_instance_id", "max_memory_usage"))
+_HEADER_LIMIT = 40_000
+_VALUE = re.compile(r"\[|.{0,80}\d")
+_FIELD = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
+_IDENTITY_ONLY = frozenset(("name", "gpu_name", "uuid", "gpu_uuid", "serial", "gpu_serial", "pci.bus_id", "gpu_bus_id",
+                            "timestamp", "driver_version", "index"))  # fmt: skip
+_IDENTITY_FIELDS = frozenset(("index", "driver_version", "vbios_version", "pstate"))
 _KNOWN_FIELDS = frozenset(
-    [field for fields in CELLS.values() for field in fields if "." in field]
+    [field for fields in CELLS.values() for field in fields]
     + [field for parts in SUMS.values() for fields in parts for field in fields]
     + ["driver_version", "pci.bus_id", "gpu_bus_id", "pstate", "index", "timestamp", "ecc.mode.current", *THROTTLE]
 )
@@ -147,12 +156,21 @@ class NvidiaSmiCsv:
 
 
 def _find_header(lines: list[str]) -> list[tuple[str, str]] | None:
-    for line in lines:
-        if "," not in line and "." not in line:
+    for place, line in enumerate(lines):
+        if len(line) > _HEADER_LIMIT or ("," not in line and "." not in line):
             continue
-        names = [_split_header(cell) for cell in line.split(",")]
-        if sum(name in _KNOWN_FIELDS for name, _ in names) >= min(2, len(names)) and all(name for name, _ in names):
-            return names
+        found = [_split_header(cell) for cell in line.split(",")]
+        names = {name for name, _ in found}
+        known = names & _KNOWN_FIELDS
+        readings = known - _IDENTITY_ONLY
+        if not all(names) or names & _OTHER_QUERIES or not (readings or names & _IDENTITY_FIELDS):
+            continue
+        if len(found) > 1 and len(known) >= 2:
+            return found
+        # A single field: a list of field names alone, one a line, is no table.
+        after = lines[place + 1].strip() if place + 1 < len(lines) else "0"
+        if len(found) == 1 and known and _VALUE.match(after) and not _FIELD.fullmatch(after):
+            return found
     return None
 
 

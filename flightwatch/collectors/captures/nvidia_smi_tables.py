@@ -33,7 +33,8 @@ _LABELS = {
     "mig": r"(?P<mig_id>\d+)",
     "shared memory-usage": r"(?P<mem_used>[^/|]*?)\s*/\s*(?P<mem_total>[^/|]*?)",
 }
-_DRIVER = re.compile(r"NVIDIA-SMI\s+\S+\s+Driver Version:\s*(\S+)(?:\s+CUDA Version:\s*(\S+))?")
+#: Driver 610 renamed the driver's version to KMD and CUDA's to CUDA UMD.
+_DRIVER = re.compile(r"NVIDIA-SMI\s+\S+\s+(?:Driver|KMD) Version:\s*(\S+)(?:\s+CUDA(?: UMD)? Version:\s*(\S+))?")
 
 
 class NvidiaSmiTable:
@@ -149,7 +150,8 @@ class NvidiaDmon:
 
     def recognise(self, head: bytes) -> bool:
         """Recognise the header line."""
-        return re.search(r"^#\s*(?:Date\s+Time\s+|Time\s+)?gpu\s", head_text(head), re.M | re.I) is not None
+        header = re.search(r"^#\s*(?:Date\s+Time\s+|Time\s+)?gpu\s.*$", head_text(head), re.M | re.I)
+        return header is not None and "pid" not in header[0].lower().split()
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterator[Row | Note]:
         """Yield a row per line, by the header in force at that line."""

@@ -74,7 +74,7 @@ class Quantity:
 def reason_for(text: str) -> str | None:
     """Say why a text means "unknown": one of the reason constants, or None when it may be a value."""
     plain = text.strip().strip("[]<>").strip().lower()
-    if plain in _NOT_SUPPORTED:
+    if plain in _NOT_SUPPORTED or plain.startswith("n/a"):
         return NOT_SUPPORTED
     if "deprecated" in plain:
         return DEPRECATED

@@ -122,7 +122,7 @@ def test_nvidia_text_sections_mig_and_alarms() -> None:
 def test_nvidia_xml_of_a_newer_driver() -> None:
     read = Read("nvidia_smi_610.xml")
     (gpu,) = read.devices
-    expect(gpu, power_w=None, power_instant_w=912.4, power_limit_w=1000.0, temp_headroom_c=24.0, temp_c=61.0,
+    expect(gpu, power_w=912.4, power_instant_w=912.4, power_limit_w=1000.0, temp_headroom_c=24.0, temp_c=61.0,
            ecc_uncorrected_total=7, throttle_reasons=0x20, throttle_thermal_us_total=1750, pcie_gen=6,
            mem_clock_mhz=None, remap_pending=True, remapped_rows_total=1)  # fmt: skip
     assert read.codes == ["remap:pending", "repair:channel_pending", "recovery_action"]
