@@ -5,13 +5,14 @@ python -m benchmarks.agent.run [--seconds 60] [--node-exporter PATH]
 Two machines: this one, and a recorded tree of 8 GPUs, 8 RDMA ports and 200 sensors. Two buses: SQLite and
 Kafka (noida-db, a test broker). The agent collects devices every 1 s and files every 5 s, signs, sends,
 and reads its commands; node_exporter (Debian's prometheus-node-exporter, fetched when absent) reads the same
-trees and is scraped every 1 s. CPU is user and system time of the process with its threads between two reads of
+trees and is scraped every 1 s, another one every 5 s. CPU is user and system time of the process with its threads between two reads of
 /proc/PID/stat; the first 10 s are not counted. The brokers and the scraper are not counted.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import contextlib
 import os
 import shutil
@@ -106,7 +107,15 @@ def make_topics(url: str) -> None:
     bus.close()
 
 
-def start_agent(folder: Path, root: str, url: str, plug_in: Path | None) -> subprocess.Popen[bytes]:
+def install(folder: Path) -> Path:
+    """Copy the package with its bytecode, as an installation has it; returns the folder for PYTHONPATH."""
+    shutil.copytree(ROOT / "flightwatch", folder / "flightwatch", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "benchmarks/agent", folder / "benchmarks/agent")
+    compileall.compile_dir(str(folder), quiet=1)
+    return folder
+
+
+def start_agent(folder: Path, root: str, url: str, paths: list[Path]) -> subprocess.Popen[bytes]:
     """Start `flightwatch agent` over a root folder, sending to a bus, with signatures and commands."""
     folder.mkdir(parents=True)
     make_identity(str(folder / "agent"))
@@ -115,7 +124,7 @@ def start_agent(folder: Path, root: str, url: str, plug_in: Path | None) -> subp
         f'[flightwatch]\nnode = "bench-node"\ndata_dir = "{folder}"\nbus = "{url}"\nlog_level = "warning"\n'
         f'[agent]\nroot = "{root}"\nkeep_recorded_open = true\ncontrol_keys = ["{key}"]\n'
     )
-    environment = {**os.environ, "PYTHONPATH": f"{plug_in}:{ROOT}"} if plug_in else dict(os.environ)
+    environment = {**os.environ, "PYTHONPATH": ":".join(map(str, paths))}
     command = [sys.executable, "-m", "flightwatch.cli", "agent", "--config", str(folder / "flightwatch.toml")]
     return subprocess.Popen(command, env=environment, cwd=folder)
 
@@ -154,10 +163,12 @@ def start_node_exporter(binary: str, root: str, port: int) -> subprocess.Popen[b
     return process
 
 
-def scrape(ports: list[int], stop: threading.Event) -> None:
-    """Read every node_exporter once a second."""
+def scrape(interval_by_port: dict[int, int], stop: threading.Event) -> None:
+    """Read every node_exporter at its interval, in whole seconds."""
+    second = 0
     while not stop.wait(1.0):
-        for port in ports:
+        second += 1
+        for port in (port for port, interval in interval_by_port.items() if second % interval == 0):
             with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                 answer.read()
 
@@ -180,10 +191,12 @@ def measure(subjects: list[Subject], seconds: float) -> float:
 
 def report(subjects: list[Subject], elapsed: float) -> None:
     """Print the table."""
-    print("| machine | process | CPU % of a core | RSS MB | peak MB | CPU against node_exporter |")
+    print("| machine | process | CPU % of a core | RSS MB | peak MB | CPU against node_exporter, 1 s |")
     print("|---|---|---|---|---|---|")
     for subject in subjects:
-        peer = next(other for other in subjects if other.machine == subject.machine and other.name == "node_exporter")
+        peer = next(
+            other for other in subjects if other.machine == subject.machine and other.name == "node_exporter, 1 s"
+        )
         percent, ratio = 100 * subject.cpu_s / elapsed, subject.cpu_s / peer.cpu_s if peer.cpu_s else float("nan")
         print(
             f"| {subject.machine} | {subject.name} | {percent:.2f} | {subject.rss_mb:.1f} | {subject.peak_mb:.1f}"
@@ -202,22 +215,25 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary, broker(Path(temporary) / "broker") as kafka:
         folder = Path(temporary)
         write(folder / "tree")
-        plug_in = announce_devices(folder / "plug_in")
+        installed, plug_in = install(folder / "installed"), announce_devices(folder / "plug_in")
         exporter = find_node_exporter(arguments.node_exporter, folder / "exporter")
         make_topics(kafka)
-        ports: list[int] = []
+        intervals: dict[int, int] = {}
         try:
             for machine, root in (("this one", "/"), ("8 GPUs, 8 ports, 200 sensors", str(folder / "tree"))):
-                plug = plug_in if root != "/" else None
+                paths = [installed, plug_in] if root != "/" else [installed]
                 for bus in ("sqlite", "kafka"):
                     name = f"{'here' if root == '/' else 'tree'}-{bus}"
                     url = kafka if bus == "kafka" else f"sqlite:///{folder}/{name}-bus"
                     if bus == "sqlite":
                         make_topics(url)
-                    subjects.append(Subject(machine, f"agent, {bus} bus", start_agent(folder / name, root, url, plug)))
-                ports.append(free_port())
-                subjects.append(Subject(machine, "node_exporter", start_node_exporter(exporter, root, ports[-1])))
-            threading.Thread(target=scrape, args=(ports, stop), daemon=True).start()
+                    subjects.append(Subject(machine, f"agent, {bus} bus", start_agent(folder / name, root, url, paths)))
+                for interval in (1, 5):
+                    port = free_port()
+                    intervals[port] = interval
+                    process = start_node_exporter(exporter, root, port)
+                    subjects.append(Subject(machine, f"node_exporter, {interval} s", process))
+            threading.Thread(target=scrape, args=(intervals, stop), daemon=True).start()
             elapsed = measure(subjects, arguments.seconds)
         finally:
             stop.set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import io
 import time
 from collections.abc import Iterable
@@ -97,6 +96,9 @@ def fetch(url: str, timeout_seconds: float) -> bytes:
     ConfigError: the URL is not one.
     TransientError: unreachable, refused, redirected, too slow or too large.
     """
+    # Imported when an exporter is asked: it costs 2 MB that other agents need not spend.
+    import http.client
+
     parts = _parts(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise ConfigError(

@@ -6,6 +6,9 @@ import os
 import re
 from collections.abc import Callable, Mapping
 
+from flightwatch.collectors.nvml import load_nvml
+from flightwatch.core.errors import NoData
+
 #: Process id to device indices.
 ProcessMap = Mapping[int, list[int]]
 _DEVICE_FILE = re.compile(r"/dev/(?:nvidia|davinci|cambricon_dev|mtgpu\.|accel/accel)(\d{1,3})$")
@@ -15,8 +18,9 @@ _PROCESSES_LIMIT = 4096
 def from_nvml() -> tuple[dict[int, list[int]], dict[str, int]]:
     """Return processes and device uuids as NVML tells them; both empty where there is no NVIDIA driver."""
     try:
-        import pynvml
-    except ImportError:
+        # Without the driver's library the binding is not imported: it costs 2 MB.
+        pynvml = load_nvml().module
+    except NoData:
         return {}, {}
     processes: dict[int, list[int]] = {}
     uuids: dict[str, int] = {}
