@@ -149,6 +149,7 @@ class Segment:
         if not path.exists():
             raise FileNotFoundError(path)
         self.path = path
+        self._most_wal_bytes = 4 * _CHECKPOINT_PAGES[synchronous] * PAGE_BYTES
         try:
             self._connection = connect(path, synchronous)
             info = dict(self._connection.execute("SELECT name, value FROM info").fetchall())
@@ -181,6 +182,16 @@ class Segment:
     def commit(self) -> None:
         """Make what was appended durable; on an error nothing was."""
         self._run("COMMIT")
+        self._bound_wal()
+
+    def _bound_wal(self) -> None:
+        """Wait for readers to let the WAL be reused once it is far beyond its goal; each holds it for < 1 s."""
+        try:
+            large = os.stat(f"{self.path}-wal").st_size > self._most_wal_bytes
+        except FileNotFoundError:
+            return
+        if large:
+            self._run("PRAGMA wal_checkpoint(RESTART)")
 
     def append(self, entries: Sequence[Entry], now_ms: int) -> list[int]:
         """Append inside the write lock; return the offsets."""

@@ -63,7 +63,7 @@ class SegmentedLog:
             create(self.path(1), secrets.token_hex(8), [0] * partitions)
         first = next((segment for segment in map(self._segment, reversed(self.numbers())) if segment), None)
         if first is None:
-            raise TransientError(f"{folder}: no file of this log can be read")
+            raise TransientError(f"{folder}: no file of this log can be read; move the folder away to begin a new log")
         self.incarnation = first.log_id
         self.partitions = len(first.bases)
 
