@@ -21,9 +21,12 @@ def run_command(words: Sequence[str], timeout_seconds: float) -> bytes:
     NoData: the program is not installed.
     TransientError: it failed, printed too much or took longer than `timeout_seconds` (it is killed then).
     """
+    path = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+    if not _is_installed(words[0], path):
+        # Looked up here: finding out by a failed start would copy this process each time.
+        raise NoData(f"{words[0]} is not installed")
     import subprocess
 
-    path = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
     try:
         done = subprocess.run(
             list(words),
@@ -44,3 +47,9 @@ def run_command(words: Sequence[str], timeout_seconds: float) -> bytes:
     if len(done.stdout) > MAX_OUTPUT_BYTES:
         raise TransientError(f"{words[0]} printed more than {MAX_OUTPUT_BYTES >> 20} MB")
     return done.stdout
+
+
+def _is_installed(program: str, path: str) -> bool:
+    if "/" in program:
+        return os.access(program, os.X_OK)
+    return any(os.access(os.path.join(folder, program), os.X_OK) for folder in path.split(":") if folder)
