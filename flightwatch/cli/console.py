@@ -19,7 +19,6 @@ from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
-from flightwatch.pipeline.ingest.settings import GROUP
 from flightwatch.pipeline.status import StatusProbe
 from flightwatch.pipeline.store.client import open_store
 from flightwatch.pipeline.store.settings import StoreSettings
@@ -58,9 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(bus.close)
         store = open_store(common.store_url, settings.section(StoreSettings))
         stack.callback(store.close)
-        probe = StatusProbe(
-            bus, store, clock, cluster=common.cluster, group=GROUP, folder=store.folder, components=_no_components
-        )
+        probe = StatusProbe(bus, store, clock, cluster=common.cluster, folder=store.folder, components=_no_components)
         app = create_app(Services(store, probe, lambda: None), loopback_only=is_loopback(host))
         server = HttpServer("console", app, bound)
         server.start()

@@ -7,7 +7,12 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("backtest", "flightwatch.cli.backtest", "run the detectors over recorded tables"),
     ("bus", "flightwatch.cli.bus", "create the topics of the bus"),
     ("config", "flightwatch.cli.config", "check the configuration, or write a commented file"),
+    ("console", "flightwatch.cli.console", "serve the console alone"),
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),
+    ("sql", "flightwatch.cli.sql", "one guarded SELECT over the tables"),
+    ("status", "flightwatch.cli.status", "what the running instance does"),
+    ("store", "flightwatch.cli.store", "migrate, back up, restore, check and measure the store"),
     ("trace", "flightwatch.cli.trace", "op times, flame graph, difference and timeline of profiler traces"),
+    ("up", "flightwatch.cli.up", "everything on this machine"),
 )

@@ -26,6 +26,8 @@ AGENT_SECTIONS: dict[str, type[Any]] = {
 SERVER_SECTIONS: dict[str, str] = {
     "store": "flightwatch.pipeline.store.settings:StoreSettings",
     "control": "flightwatch.pipeline.control.settings:ControlSettings",
+    "ingest": "flightwatch.pipeline.ingest.settings:IngestSettings",
+    "console": "flightwatch.dashboard.settings:ConsoleSettings",
 }
 
 

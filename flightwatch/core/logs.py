@@ -58,7 +58,7 @@ def configure(level: str = "info", form: str = "text") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("kafka", "clickhouse_connect", "urllib3", "werkzeug", "uvicorn.access"):
+    for noisy in ("kafka", "clickhouse_connect", "urllib3", "werkzeug", "uvicorn", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 

@@ -12,15 +12,15 @@ from typing import Any
 from flightwatch import __version__
 from flightwatch.core.clock import Clock, iso_utc
 from flightwatch.core.errors import FlightwatchError
-from flightwatch.core.vocabulary import Topic
-from flightwatch.pipeline.bus.base import Bus
-from flightwatch.pipeline.ingest.settings import fast_group
+from flightwatch.pipeline.bus.base import Bus, Committed, Partition
+from flightwatch.pipeline.ingest.runner import BULK_TOPICS, FAST_TOPICS
+from flightwatch.pipeline.ingest.settings import GROUP, fast_group
 from flightwatch.pipeline.store import page_reads
 from flightwatch.pipeline.store.client import Store
 
 CACHE_SECONDS = 1.0
-#: Topics whose rows ingest stores.
-STORED_TOPICS = (Topic.EVENTS, Topic.SCALARS, Topic.SAMPLES, Topic.OPS, Topic.FINDINGS)
+#: Topics that ingest stores, by the consumer group that reads them.
+STORED_TOPICS = {fast_group(): FAST_TOPICS, GROUP: BULK_TOPICS}
 LAGGING_SECONDS = 60.0
 DISK_LOW_SHARE = 0.05
 
@@ -31,7 +31,6 @@ class StatusProbe:
     Parameters
     ----------
     bus, store: handles of this process.
-    group: consumer group of ingest.
     folder: data folder whose disk is reported, None when everything is on servers.
     components: returns name to state ("running", "stopped: why") of the parts this process runs.
     """
@@ -43,12 +42,11 @@ class StatusProbe:
         clock: Clock,
         *,
         cluster: str,
-        group: str,
         folder: Path | None,
         components: Callable[[], Mapping[str, str]],
     ) -> None:
         self._bus, self._store, self._clock = bus, store, clock
-        self._cluster, self._group, self._folder, self._components = cluster, group, folder, components
+        self._cluster, self._folder, self._components = cluster, folder, components
         self._started_ms = clock.now_ms()
         self._lock = threading.Lock()
         self._cached: dict[str, Any] | None = None
@@ -98,24 +96,22 @@ class StatusProbe:
         """Return the lag per partition; a partition never read is behind by all it holds."""
         found: list[dict[str, Any]] = []
         try:
-            positions = {
-                **self._bus.group_positions(self._group),
-                **self._bus.group_positions(fast_group(self._group)),
-            }
-            for topic in STORED_TOPICS:
-                for partition in self._bus.partitions(topic.value):
-                    end = self._bus.end_offset(partition)
-                    stored = positions.get(partition)
-                    start = max(stored.offset if stored else 0, self._bus.begin_offset(partition))
-                    behind = max(0, end - start)
-                    oldest = self._bus.read(partition, start, 1) if behind else ()
-                    lag = max(0.0, (now_ms - oldest[0].timestamp_ms) / 1000) if oldest else 0.0
-                    found.append(
-                        {"topic": topic.value, "partition": partition.number, "behind": behind, "lag_seconds": lag}
-                    )
+            for group, topics in STORED_TOPICS.items():
+                positions = self._bus.group_positions(group)
+                for topic in topics:
+                    for partition in self._bus.partitions(topic):
+                        found.append(self._partition_lag(partition, positions.get(partition), now_ms))
         except FlightwatchError as error:
             return found, f"The bus does not answer, so the lag is unknown: {error}"
         return found, None
+
+    def _partition_lag(self, partition: Partition, stored: Committed | None, now_ms: int) -> dict[str, Any]:
+        end = self._bus.end_offset(partition)
+        start = max(stored.offset if stored else 0, self._bus.begin_offset(partition))
+        behind = max(0, end - start)
+        oldest = self._bus.read(partition, start, 1) if behind else ()
+        lag = max(0.0, (now_ms - oldest[0].timestamp_ms) / 1000) if oldest else 0.0
+        return {"topic": partition.topic, "partition": partition.number, "behind": behind, "lag_seconds": lag}
 
     def _disk(self) -> dict[str, Any]:
         if self._folder is None:

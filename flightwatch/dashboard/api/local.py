@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
 from flightwatch import __version__
 from flightwatch.dashboard.services import Services
+from flightwatch.pipeline.store.people import People, answer_request
 
 
 def create_local_app(services: Services) -> FastAPI:
@@ -18,5 +20,14 @@ def create_local_app(services: Services) -> FastAPI:
     def status() -> dict[str, Any]:
         """What runs, lag, rows per second, last row per table, disk, coverage."""
         return dict(services.status())
+
+    people = People(services.store)
+
+    @app.post("/sql")
+    async def sql(request: Request) -> Response:
+        """Run one SELECT of the person who owns the socket: `{"query": ..., "format": ...}`."""
+        body = await request.body()
+        answer = await run_in_threadpool(answer_request, people, body)
+        return Response(answer.body, answer.status, media_type=answer.content_type)
 
     return app

@@ -1,0 +1,146 @@
+"""`flightwatch up`: everything on one machine, in one process and one agent."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
+from flightwatch.cli.local_client import SOCKET_NAME
+from flightwatch.cli.sections import load_settings
+from flightwatch.core.clock import SystemClock
+from flightwatch.core.errors import FlightwatchError
+from flightwatch.core.logs import configure
+from flightwatch.core.settings import Loaded
+from flightwatch.core.vocabulary import ExitCode
+from flightwatch.dashboard.api.local import create_local_app
+from flightwatch.dashboard.app import create_app
+from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loopback
+from flightwatch.dashboard.services import Services
+from flightwatch.dashboard.settings import ConsoleSettings
+from flightwatch.pipeline.bus.connect import open_bus
+from flightwatch.pipeline.bus.settings import BusSettings
+from flightwatch.pipeline.bus.topics import setup_topics
+from flightwatch.pipeline.control import open_control
+from flightwatch.pipeline.control.settings import ControlSettings
+from flightwatch.pipeline.ingest.runner import Ingest
+from flightwatch.pipeline.ingest.settings import IngestSettings
+from flightwatch.pipeline.ingest.signatures import SignatureCheck
+from flightwatch.pipeline.status import StatusProbe
+from flightwatch.pipeline.store.client import open_store
+from flightwatch.pipeline.store.migrate import migrate
+from flightwatch.pipeline.store.settings import StoreSettings
+
+HELP = "Run everything on this machine: bus, ingest, store, control database, console and this machine's agent."
+EPILOG = (
+    "example:\n  flightwatch up --data-dir ./flightwatch-data\n"
+    "  flightwatch up --config /etc/flightwatch/flightwatch.toml"
+)
+
+log = logging.getLogger(__name__)
+#: Time for ingest to store what the agent sent last.
+DRAIN_SECONDS = 15.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments."""
+    parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
+    parser.add_argument("--data-dir", help="folder of all data (default: flightwatch.data_dir)")
+    parser.add_argument("--port", type=int, help="port of the console, or the next free one (default: console.port)")
+    parser.add_argument("--no-agent", action="store_true", help="do not collect on this machine")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT; everything sent is stored before it ends."""
+    if arguments.data_dir:
+        os.environ["FLIGHTWATCH_FLIGHTWATCH_DATA_DIR"] = str(Path(arguments.data_dir).absolute())
+    settings = load_settings(arguments.config)
+    common = settings.section(CommonSettings)
+    configure(common.log_level, common.log_format)
+    stop = threading.Event()
+
+    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask_to_stop)
+    signal.signal(signal.SIGINT, ask_to_stop)
+    with ExitStack() as stack:
+        url = _start(stack, settings, common, arguments)
+        print(f"READY {url}", flush=True)
+        stop.wait()
+        log.info("stopping: the agent sends what it has, ingest stores it")
+    log.info("stopped")
+    return ExitCode.DONE
+
+
+def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments: argparse.Namespace) -> str:
+    """Start all parts in order; `stack` stops them in reverse. Return the console's URL."""
+    clock = SystemClock()
+    data_dir = Path(common.data_dir)
+    lock = InstanceLock(data_dir)
+    lock.acquire()
+    stack.callback(lock.release)
+    console = settings.section(ConsoleSettings)
+    bound = bind_port(console.host, arguments.port or console.port, trust_network=console.trust_network)
+    stack.callback(bound.close)
+
+    bus = open_bus(common.bus_url, settings.section(BusSettings), clock)
+    stack.callback(bus.close)
+    setup_topics(bus, settings.section(BusSettings))
+    control = open_control(common.control_url, settings.section(ControlSettings))
+    stack.callback(control.close)
+    store = open_store(common.store_url, settings.section(StoreSettings))
+    stack.callback(store.close)
+    migrate(store)
+
+    ingest_settings = settings.section(IngestSettings)
+    signatures = SignatureCheck(control.agent_keys.valid, clock, required=ingest_settings.require_signatures)
+    ingest = Ingest(
+        bus, store, ingest_settings, clock, cluster=common.cluster, node=common.node_name, verify=signatures
+    )
+    worker = Worker("ingest", ingest.run)
+    agent = AgentProcess(["--config", arguments.config] if arguments.config else [], child_environment(common))
+
+    def components() -> dict[str, str]:
+        states = {"ingest": worker.state}
+        return states if arguments.no_agent else states | {"agent": agent.state}
+
+    probe = StatusProbe(bus, store, clock, cluster=common.cluster, folder=data_dir, components=components)
+    services = Services(store, probe, lambda: None if worker.state == "running" else f"ingest is {worker.state}")
+    worker.start()
+    stack.callback(worker.stop, DRAIN_SECONDS)
+    local = HttpServer("local", create_local_app(services), bind_unix(data_dir / SOCKET_NAME))
+    local.start()
+    stack.callback(local.stop)
+    stack.callback((data_dir / SOCKET_NAME).unlink, missing_ok=True)
+    http = HttpServer("console", create_app(services, loopback_only=is_loopback(console.host)), bound)
+    http.start()
+    stack.callback(http.stop)
+    if not arguments.no_agent:
+        agent.start()
+        stack.callback(_drain, probe, agent)
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _drain(probe: StatusProbe, agent: AgentProcess) -> None:
+    """Stop the agent, then wait until ingest has stored what it sent."""
+    agent.stop()
+    clock = SystemClock()
+    deadline = clock.monotonic_s() + DRAIN_SECONDS
+    while clock.monotonic_s() < deadline:
+        try:
+            if not any(part["behind"] for part in probe.fresh()["partitions"]):
+                return
+        except FlightwatchError as error:
+            log.warning("cannot see how far ingest is: %s", error)
+            return
+        clock.sleep_s(0.2)
+    log.warning("ingest did not finish in %.0f s; the bus keeps the rest for the next start", DRAIN_SECONDS)

@@ -1,0 +1,194 @@
+"""`flightwatch up` as a user runs it: real processes, real rows, real browser; on this machine's own sensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+def flightwatch(*words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flightwatch.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+
+
+@dataclass
+class Instance:
+    folder: Path
+    process: subprocess.Popen[str]
+    url: str
+
+    def sql(self, query: str) -> list[dict[str, Any]]:
+        done = flightwatch("sql", "--data-dir", str(self.folder), "--format", "json", query)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def wait_for(self, query: str) -> Any:
+        """Ask until the first cell of the answer is true; the loop is bounded by tries, not by a duration."""
+        for _ in range(120):
+            value = next(iter(self.sql(query)[0].values()))
+            if value:
+                return value
+            time.sleep(0.25)
+        raise AssertionError(f"never true: {query}")
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+def start(folder: Path) -> Instance:
+    environment = os.environ | {"FLIGHTWATCH_FLIGHTWATCH_NODE": "test-node", "FLIGHTWATCH_CONSOLE_PORT": "23500"}
+    command = [sys.executable, "-m", "flightwatch.cli", "up", "--data-dir", str(folder)]
+    log = (folder.parent / "up.log").open("a")
+    with log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("READY http://127.0.0.1:"), (folder.parent / "up.log").read_text()
+    return Instance(folder, process, line.split()[1])
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    running = start(tmp_path_factory.mktemp("up") / "data")
+    try:
+        running.wait_for("SELECT count() > 1 FROM flightwatch.node_samples")
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.stop()
+
+
+def test_this_machine_is_in_sql(instance: Instance) -> None:
+    row = instance.sql(
+        "SELECT node, max(mem_used_bytes) AS used, max(load1) AS load FROM flightwatch.node_samples GROUP BY node"
+    )
+    assert [one["node"] for one in row] == ["test-node"]
+    assert row[0]["used"] > 0
+    facts = instance.sql("SELECT value FROM flightwatch.config_facts WHERE name = 'kernel'")
+    assert facts[0]["value"].startswith(os.uname().release)
+
+
+def test_people_cannot_write_through_the_socket(instance: Instance) -> None:
+    done = flightwatch("sql", "--data-dir", str(instance.folder), "DROP TABLE flightwatch.node_samples")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert instance.sql("SELECT count() > 0 AS kept FROM flightwatch.node_samples")[0]["kept"]
+
+
+def test_status_says_what_runs(instance: Instance) -> None:
+    status = json.loads(flightwatch("status", "--data-dir", str(instance.folder), "--format", "json").stdout)
+    assert status["components"] == {"ingest": "running", "agent": "running"}
+    assert status["coverage"]["nodes_reporting"] == 1
+    assert {table["table"] for table in status["tables"] if table["age_seconds"] is not None} >= {
+        "node_samples",
+        "self_metrics",
+    }
+    text = flightwatch("status", "--data-dir", str(instance.folder))
+    assert text.returncode == 0
+    assert "ingest running" in text.stdout
+
+
+def test_a_second_start_on_the_same_folder_is_refused(instance: Instance) -> None:
+    done = flightwatch("up", "--data-dir", str(instance.folder))
+    assert done.returncode == 1
+    assert f"already running on {instance.folder} (pid {instance.process.pid})" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_everything_private_is_the_owners_alone(instance: Instance) -> None:
+    for path in (instance.folder, instance.folder / "flightwatch.sock", instance.folder / "control.db"):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_metrics_and_health(instance: Instance) -> None:
+    with urllib.request.urlopen(f"{instance.url}/readyz", timeout=10) as answer:
+        assert answer.status == 200
+    with urllib.request.urlopen(f"{instance.url}/metrics", timeout=10) as answer:
+        assert b"flightwatch_nodes_reporting 1.0" in answer.read()
+
+
+def test_another_host_name_is_refused(instance: Instance) -> None:
+    request = urllib.request.Request(f"{instance.url}/api/v1/status", headers={"Host": "attacker.example"})
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=10)
+    assert caught.value.code == 400
+    caught.value.close()
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="Debian's chromium is not installed")
+def test_the_page_shows_live_readings_and_asks_nobody_else(instance: Instance, tmp_path: Path) -> None:
+    from playwright.sync_api import expect, sync_playwright
+
+    asked: list[str] = []
+    said: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(instance.url)
+        expect(page.get_by_text("load average over a minute")).to_be_visible(timeout=30_000)
+        expect(page.locator("#live")).to_contain_text("live")
+        page.locator("#dark").click()
+        expect(page.locator("html")).to_have_attribute("data-mantine-color-scheme", "dark")
+        page.screenshot(path=str(tmp_path / "machine.png"))
+        browser.close()
+    assert said == []
+    assert asked
+    assert all(url.startswith((instance.url, "data:", "blob:")) for url in asked)
+
+
+def test_stop_is_clean_and_a_restart_continues(tmp_path: Path) -> None:
+    first = start(tmp_path / "data")
+    first.wait_for("SELECT count() > 0 FROM flightwatch.node_samples")
+    assert first.stop() == 0
+    assert not (tmp_path / "data" / "flightwatch.sock").exists()
+    closed = flightwatch(
+        "sql",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--format",
+        "json",
+        "SELECT count() AS n FROM flightwatch.self_metrics",
+    )
+    before = json.loads(closed.stdout)["n"]
+    assert before > 0
+    second = start(tmp_path / "data")
+    try:
+        assert second.sql("SELECT count() AS n FROM flightwatch.self_metrics")[0]["n"] >= before
+        second.wait_for(f"SELECT count() > {before} FROM flightwatch.self_metrics")
+        assert second.sql("SELECT count() AS n FROM flightwatch.data_gaps")[0]["n"] == 0
+        twice = """
+            SELECT count() AS n FROM (
+                SELECT count() AS c FROM flightwatch.self_metrics
+                GROUP BY node, ts, component, instance, name HAVING c > 1
+            )
+        """
+        assert second.sql(twice)[0]["n"] == 0
+    finally:
+        assert second.stop() == 0
