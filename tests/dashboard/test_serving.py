@@ -6,6 +6,7 @@ import http.client
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from flightwatch.dashboard.api.local import create_local_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.store.client import Store
+from flightwatch.pipeline.store.settings import StoreSettings
 
 STATUS: dict[str, Any] = {
     "version": "9", "cluster": "c", "uptime_seconds": 1.0, "components": {"ingest": "running"}, "rows_per_second": 2.5,
@@ -33,7 +35,8 @@ STATUS: dict[str, Any] = {
 
 
 def services(missing: str | None = None) -> Services:
-    return Services(cast(Store, None), lambda: STATUS, lambda: missing)
+    store = cast(Store, SimpleNamespace(settings=StoreSettings()))
+    return Services(store, lambda: STATUS, lambda: missing)
 
 
 def client(missing: str | None = None) -> TestClient:
