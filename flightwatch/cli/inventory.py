@@ -191,7 +191,7 @@ def _read(settings: Loaded, common: CommonSettings, at_ms: int) -> list[dict[str
 
 
 def _ask(common: CommonSettings, sql: str) -> list[dict[str, Any]]:
-    body = json.dumps({"sql": sql, "format": "json"}).encode()
+    body = json.dumps({"query": sql, "format": "json"}).encode()
     with LocalClient(common.data_dir).request("POST", "/sql", body) as response:
         content = response.read()
         if response.status != 200:

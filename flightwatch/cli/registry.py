@@ -8,6 +8,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("bus", "flightwatch.cli.bus", "create the topics of the bus"),
     ("config", "flightwatch.cli.config", "check the configuration, or write a commented file"),
     ("console", "flightwatch.cli.console", "serve the console alone"),
+    ("hang", "flightwatch.cli.hang", "who stopped a hung job, from dumps and logs"),
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),
     ("sql", "flightwatch.cli.sql", "one guarded SELECT over the tables"),

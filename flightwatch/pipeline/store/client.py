@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.vocabulary import DATABASE
-from flightwatch.pipeline.store.errors import translate
+from flightwatch.pipeline.store.errors import CLIENT_ERRORS, translate
 from flightwatch.pipeline.store.insert import insert_block
 from flightwatch.pipeline.store.lock import StoreLock
 from flightwatch.pipeline.store.settings import StoreSettings
@@ -68,8 +68,7 @@ class Store:
         self._guard = threading.Lock()
         self._closed = False
         try:
-            with self._client():
-                pass
+            self._call(lambda client: None)
         except BaseException:
             self.close()
             raise
@@ -148,7 +147,7 @@ class Store:
         """Return a new client for one query of a person; the caller closes it. Raises as `rows`."""
         try:
             return self._connect_people()
-        except Exception as error:
+        except CLIENT_ERRORS as error:
             raise translate(error, inserting=False) from error
 
     def close(self) -> None:
@@ -164,7 +163,7 @@ class Store:
         try:
             with self._client() as client:
                 return use(client)
-        except Exception as error:
+        except CLIENT_ERRORS as error:
             raise translate(error, inserting=inserting) from error
 
     @contextmanager

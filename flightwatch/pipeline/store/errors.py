@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pyarrow as pa
+from clickhouse_connect.driver.exceptions import ClickHouseError
+
 from flightwatch.core.errors import BadRecord, ConfigError, FlightwatchError, Refused, TransientError
 
+#: What clients raise: the engine's and the network's errors, and a block that is not what its types say.
+CLIENT_ERRORS = (ClickHouseError, OSError, pa.ArrowException)
 #: The engine looked at the data and refused it: sending the same block again can never help.
 _BAD_DATA = {6, 8, 16, 20, 26, 27, 33, 38, 41, 43, 50, 53, 69, 70, 72, 117, 131, 190, 321, 349, 441, 467, 636}
 #: The installation is wrong: no user, no grant, no database or table.
@@ -48,6 +53,8 @@ def translate(error: Exception, *, inserting: bool) -> FlightwatchError:
     if isinstance(error, FlightwatchError):
         return error
     code, text = engine_code(error), one_line(error)
+    if isinstance(error, pa.ArrowException):
+        return BadRecord(f"the rows do not fit their table: {text}")
     if code in (60, 81):
         return ConfigError(f"the store lacks a table ({text}): run `flightwatch store migrate`")
     if code in _CONFIGURATION:

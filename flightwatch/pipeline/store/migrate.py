@@ -121,12 +121,15 @@ def migrate(
     """
     renderer = Renderer(store.settings, store.cluster)
     done = []
-    for migration in check(store, known, program):
+    lacking = check(store, known, program)
+    # Columns first: a later migration's views may read what the catalogue gained since the tables were made.
+    added = _expand_columns(store)
+    for migration in lacking:
         for statement in renderer.statements(migration.template):
             store.command(statement)
         _record(store, migration, (clock or SystemClock()).now_ms())
         done.append(f"applied {migration.name}")
-    added = _expand_columns(store)
+    added += _expand_columns(store)
     if added:
         _expand_latest(store)
     return done + added + _apply_retention(store)
@@ -171,7 +174,10 @@ def _expand_columns(store: Store) -> list[str]:
         )
     }
     done = []
+    present = {table for table, _ in live}
     for table in TABLES.values():
+        if f"{table.name}{suffix}" not in present:
+            continue
         previous = ""
         for column in table.columns:
             there = live.get((f"{table.name}{suffix}", column.name))
@@ -200,12 +206,11 @@ def _expand_latest(store: Store) -> None:
     suffix = "_local" if store.cluster else ""
     on_cluster = f" ON CLUSTER '{store.cluster}'" if store.cluster else ""
     for latest, (source, _) in LATEST.items():
-        for name in (f"{latest}{suffix}", latest) if store.cluster else (latest,):
-            for column in TABLES[source].columns:
-                store.command(
-                    f"ALTER TABLE {DATABASE}.{name}{on_cluster}"
-                    f" ADD COLUMN IF NOT EXISTS `{column.name}` {column.clickhouse_type}"
-                )
+        columns = ", ".join(
+            f"ADD COLUMN IF NOT EXISTS `{column.name}` {column.clickhouse_type}" for column in TABLES[source].columns
+        )
+        for name in dict.fromkeys((f"{latest}{suffix}", latest)):
+            store.command(f"ALTER TABLE {DATABASE}.{name}{on_cluster} {columns}")
         store.command(f"ALTER TABLE {DATABASE}.mv_{latest}{on_cluster} MODIFY QUERY {latest_select(latest, suffix)}")
 
 

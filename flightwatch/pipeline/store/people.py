@@ -15,7 +15,7 @@ from typing import Any
 from flightwatch.core.errors import ConfigError, FlightwatchError, Refused
 from flightwatch.core.vocabulary import DATABASE
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.errors import engine_code, one_line, translate
+from flightwatch.pipeline.store.errors import CLIENT_ERRORS, engine_code, one_line, translate
 from flightwatch.pipeline.store.guard import VIEWER_TABLES, check
 from flightwatch.pipeline.store.settings import StoreSettings
 
@@ -133,7 +133,7 @@ class People:
             with self._handle(query_id or str(uuid.uuid4())) as (client, settings):
                 try:
                     answer = bytes(client.raw_query(normal, fmt=FORMATS[form], settings=settings))
-                except Exception as error:
+                except CLIENT_ERRORS as error:
                     raise self._explained(error) from error
         finally:
             self._slots.release()
@@ -161,9 +161,7 @@ class People:
             else:
                 client.database = f"{DATABASE}_people"
                 yield client, settings
-        except FlightwatchError:
-            raise
-        except Exception as error:
+        except CLIENT_ERRORS as error:
             raise translate(error, inserting=False) from error
         finally:
             client.close()
@@ -184,6 +182,54 @@ class People:
         if code is not None:
             return Refused(f"the query failed: {one_line(error).split(' Maybe you meant', 1)[0]}")
         return translate(error, inserting=False)
+
+
+#: Content types of the answers.
+CONTENT_TYPES = {
+    "table": "text/plain; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+    "json": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+    "arrow": "application/vnd.apache.arrow.file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answers to `POST /sql`: status, content type and body."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+def answer_request(people: People, body: bytes, tables: frozenset[str] = VIEWER_TABLES) -> Answer:
+    """Answer the body of a `POST /sql` request.
+
+    The request is `{"query": "SELECT ...", "format": "json"}` (format: a key of FORMATS, json when absent).
+    200 carries the result; 400 (malformed request), 422 (refused) and 503 (store away) carry
+    `{"error": {"code": ..., "message": one sentence}}`.
+    """
+    try:
+        request = json.loads(body)
+        text, form = request["query"], request.get("format", "json")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return _error(400, "malformed", 'send {"query": "SELECT ...", "format": "json"}')
+    if not isinstance(text, str) or not isinstance(form, str):
+        return _error(400, "malformed", "query and format must be texts")
+    try:
+        return Answer(200, CONTENT_TYPES.get(form, ""), people.run(text, form, tables))
+    except Refused as error:
+        return _error(422, "refused", str(error))
+    except ConfigError as error:
+        return _error(400, "malformed", str(error))
+    except FlightwatchError as error:
+        return _error(503, "unavailable", str(error))
+
+
+def _error(status: int, code: str, message: str) -> Answer:
+    body = json.dumps({"error": {"code": code, "message": message}}, ensure_ascii=False).encode()
+    return Answer(status, "application/json", body)
 
 
 def run_people_sql(
