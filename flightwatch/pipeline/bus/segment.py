@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sqlite3
@@ -191,7 +192,9 @@ class Segment:
         except FileNotFoundError:
             return
         if large:
-            self._run("PRAGMA wal_checkpoint(RESTART)")
+            # What was committed is durable whatever happens here, so the caller must not hear of a failure.
+            with contextlib.suppress(TransientError, Damaged):
+                self._run("PRAGMA wal_checkpoint(RESTART)")
 
     def append(self, entries: Sequence[Entry], now_ms: int) -> list[int]:
         """Append inside the write lock; return the offsets."""
