@@ -26,7 +26,6 @@ from flightwatch.core.hang_evidence import (
 )
 from flightwatch.core.protocols import CaptureContext, Note
 
-HEAD_BYTES = 1 << 16
 #: Codes of library messages that mean "this device failed".
 DEVICE_CODES = re.compile(r"rocm:|cuda:error|.*:device_failure$")
 #: InfiniBand completion status of exhausted retries: the other side or the path is gone.
@@ -53,18 +52,17 @@ class HangFiles:
         self.evidence = HangEvidence(dumps=self._dumps)
         self._ranks_by_process: dict[tuple[str | None, str], int] = {}
 
-    def read(self, name: str, stream: BinaryIO) -> bool:
+    def read(self, name: str, head: bytes, stream: BinaryIO) -> bool:
         """Take one file.
 
         Parameters
         ----------
         name: its path; a rank is read from it where the content carries none.
-        stream: its bytes, from the start; seekable.
+        head: its first bytes, 64 KiB where it has as many.
+        stream: all its bytes, from the start.
 
         Returns whether it held evidence.
         """
-        head = stream.read(HEAD_BYTES)
-        stream.seek(0)
         if flight_recorder.recognise(head):
             found = self._dump(name, stream)
         elif NcclRas().recognise(head):
