@@ -83,6 +83,7 @@ def _listens(path: Path) -> bool:
 
 def _ask_store(url: str, settings: Loaded, text: str, form: str) -> bytes:
     from flightwatch.pipeline.store.client import open_store
+    from flightwatch.pipeline.store.guard import ADMIN_TABLES
     from flightwatch.pipeline.store.migrate import check
     from flightwatch.pipeline.store.people import run_people_sql
     from flightwatch.pipeline.store.settings import StoreSettings
@@ -93,6 +94,7 @@ def _ask_store(url: str, settings: Loaded, text: str, form: str) -> bytes:
     try:
         if check(store):
             raise Refused("the store is older than this program: `flightwatch store migrate` brings it up to date")
-        return run_people_sql(store, text, form)
+        # Who may open the store's files or knows its password owns all of it.
+        return run_people_sql(store, text, form, tables=ADMIN_TABLES)
     finally:
         store.close()

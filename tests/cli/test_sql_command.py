@@ -66,6 +66,11 @@ def test_a_refused_query_is_one_sentence_and_exit_code_1(data_dir: Path, capfd: 
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_the_owner_of_the_store_reads_all_its_tables(data_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert ask(data_dir, "SELECT count() AS n FROM flightwatch.dead_letters", "--format", "json") == ExitCode.DONE
+    assert json.loads(capfd.readouterr().out) == {"n": 0}
+
+
 def test_usage_is_exit_code_2(data_dir: Path) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["sql", "SELECT 1", "--format", "xml"])
@@ -118,8 +123,8 @@ def running(data_dir: Path) -> Iterator[Path]:
 def test_the_running_instance_answers(running: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert ask(running, QUERY, "--format", "json") == ExitCode.DONE
     assert [json.loads(line) for line in capfd.readouterr().out.splitlines()] == ROWS
-    assert ask(running, "SELECT * FROM flightwatch.audit_log") == ExitCode.FAILED
-    assert capfd.readouterr().err == "flightwatch sql: the table flightwatch.audit_log is not open to you\n"
+    assert ask(running, "SELECT * FROM system.tables") == ExitCode.FAILED
+    assert capfd.readouterr().err == "flightwatch sql: the table system.tables is not open to you\n"
 
 
 def test_a_socket_left_over_does_not_count(data_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:

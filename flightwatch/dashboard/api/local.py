@@ -9,6 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from flightwatch import __version__
 from flightwatch.dashboard.services import Services
+from flightwatch.pipeline.store.guard import ADMIN_TABLES
 from flightwatch.pipeline.store.people import People, answer_request
 
 
@@ -27,7 +28,7 @@ def create_local_app(services: Services) -> FastAPI:
     async def sql(request: Request) -> Response:
         """Run one SELECT of the person who owns the socket: `{"query": ..., "format": ...}`."""
         body = await request.body()
-        answer = await run_in_threadpool(answer_request, people, body)
+        answer = await run_in_threadpool(answer_request, people, body, ADMIN_TABLES)
         return Response(answer.body, answer.status, media_type=answer.content_type)
 
     return app
