@@ -169,6 +169,8 @@ def test_remap_pending_with_unreadable_ecc() -> None:
     read = Read("a_nvidia_smi/q_ecc_remap_pending_h100_550.txt")
     expect(read.device, remap_pending=True, remap_failure=False, remapped_rows_total=1, ecc_mode=None,
            ecc_corrected_total=None, ecc_uncorrected_total=None)  # fmt: skip
+    assert read.device["extra"]["nvidia_smi.remap_banks_max"] == 2559
+    assert read.device["extra"]["nvidia_smi.remap_banks_high"] == 1
     assert read.codes == ["ecc:unreadable", "remap:pending"]
     assert any(note.level == "warning" and "Unknown Error" in note.text for note in read.notes)
 

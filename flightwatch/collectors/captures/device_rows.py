@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -121,6 +122,9 @@ class Device:
         if value is None:
             return
         definition = _COLUMNS[column]
+        if isinstance(value, float) and not math.isfinite(value):
+            self.unknown(column, OVERFLOW)
+            return
         if definition.type in _LIMITS and isinstance(value, (int, float)) and not isinstance(value, bool):
             whole = round(value)
             if not 0 <= whole < _LIMITS[definition.type]:

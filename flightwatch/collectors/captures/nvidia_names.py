@@ -146,6 +146,18 @@ EXTRAS: tuple[tuple[str, str, str], ...] = (
     ("remapped_rows/remapped_row_corr", "count", "nvidia_smi.remapped_correctable_rows"),
     ("remapped_rows/uncorrectable_error", "count", "nvidia_smi.remapped_uncorrectable_rows"),
     ("remapped_rows/remapped_row_unc", "count", "nvidia_smi.remapped_uncorrectable_rows"),
+    *(
+        (f"remapped_rows/bank_remap_availability_histogram/{level}", "count", f"nvidia_smi.remap_banks_{level}")
+        for level in ("max", "high", "partial", "low", "none")
+    ),
+    *(
+        (
+            f"remapped_rows/row_remapper_histogram/row_remapper_histogram_{level}",
+            "count",
+            f"nvidia_smi.remap_banks_{level}",
+        )
+        for level in ("max", "high", "partial", "low", "none")
+    ),
     ("pci/replay_number_rollovers", "count", "nvidia_smi.pcie_replay_rollovers"),
     ("pci/replay_rollover_counter", "count", "nvidia_smi.pcie_replay_rollovers"),
 )

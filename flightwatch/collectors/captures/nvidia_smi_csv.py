@@ -114,7 +114,7 @@ class NvidiaSmiCsv:
         "inventory": INVENTORY_COLUMNS,
     }
     NULL_NOTES: ClassVar[Mapping[str, str]] = {
-        **QUERY_NULL_NOTES,
+        **{name: why for name, why in QUERY_NULL_NOTES.items() if name != "voltage_mv"},
         "device": "the query did not ask for the index field",
     }
 

@@ -97,7 +97,9 @@ def quantity(text: str, unit: str, default_unit: str = "", *, bare: bool = True)
     reason = reason_for(text)
     if reason is not None:
         return Quantity(None, reason)
-    plain = text.strip().strip("()[]").strip()
+    plain = text.strip()
+    if plain[:1] in "([" and plain[-1:] in ")]":
+        plain = plain[1:-1].strip()
     if _HEX.fullmatch(plain) and unit == "count":
         return Quantity(to_int(plain))
     match = _QUANTITY.fullmatch(plain)
