@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import dataclasses
 import functools
 import gc
 import logging
@@ -87,7 +88,8 @@ def _print_once(settings: Loaded, common: CommonSettings, node: str) -> int:
     from flightwatch.collectors.runner import Runner
     from flightwatch.core.clock import iso_utc
 
-    agent = settings.section(AgentSettings)
+    # One call is all there is, so each source shows everything in it.
+    agent = dataclasses.replace(settings.section(AgentSettings), link_interval_seconds=0.0)
     runner = Runner(
         make_collectors(environment_at(agent.root, agent, redfish=settings.section(RedfishSettings))),
         _NoSink(),

@@ -63,7 +63,7 @@ class NvmlCollector:
         self._library: Library | None = None
         self._devices: list[NvmlDevice] = []
         self._found_at = float("-inf")
-        self._links_at = monotonic_s() - self._link_interval_s
+        self._links_at: float | None = None
         self._links_of = -1
 
     def collect(self, now_ms: int) -> Iterable[Row]:
@@ -96,8 +96,14 @@ class NvmlCollector:
 
     def _next_links(self, library: Library, now_s: float, now_ms: int) -> Iterator[Row]:
         """Yield the links of devices whose turn it is: spread over the interval, so that no second has them all."""
-        share_s = self._link_interval_s / len(self._devices)
-        turns = min(len(self._devices), int((now_s - self._links_at) / share_s))
+        everyone = len(self._devices)
+        share_s = self._link_interval_s / everyone
+        if self._link_interval_s < self.interval_seconds:
+            turns = everyone
+        elif self._links_at is None:
+            turns = 1
+        else:
+            turns = min(everyone, int((now_s - self._links_at) / share_s))
         for _ in range(turns):
             self._links_of = (self._links_of + 1) % len(self._devices)
             yield from link_rows(library, self._devices[self._links_of], now_ms)
@@ -210,37 +216,53 @@ def mig_rows(nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
         yield Row("device_samples", values)
 
 
-def link_rows(library: Library, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
-    """Yield the NVLink rows of one device: state of each link, and its counters while it is active."""
+def link_rows(library: Library, device: NvmlDevice, now_ms: int) -> list[Row]:
+    """Return the NVLink rows of one device: state of each link, and its counters while it is active."""
     if device.lost:
-        return
-    nvml = library.module
+        return []
+    active: list[int] = []
+    rows: list[Row] = []
     for link in range(_MAX_LINKS):
         try:
-            active = nvml.nvmlDeviceGetNvLinkState(device.handle, link)
-        except nvml.NVMLError:
+            is_active = library.module.nvmlDeviceGetNvLinkState(device.handle, link)
+        except library.module.NVMLError:
             # Links are numbered without gaps: the first one refused is past the last.
-            return
-        base: dict[str, Value] = {"ts": now_ms, "device": device.index, "chip": "nvlink", "label": str(link)}
-        yield Row(
-            "sensor_samples",
-            {**base, "quantity": "state", "unit": "", "value": 1.0 if active else 0.0,
-             "status": "ok" if active else "absent"},
-        )  # fmt: skip
-        if active:
-            for quantity, unit, count in _link_counters(library, device.handle, link):
-                yield Row("sensor_samples", {**base, "quantity": quantity, "unit": unit, "counter": count})
+            break
+        rows.append(_link_row(device, now_ms, link, "state", "", 1.0 if is_active else 0.0, None))
+        if is_active:
+            active.append(link)
+    rows.extend(
+        _link_row(device, now_ms, link, quantity, unit, None, count)
+        for link, quantity, unit, count in _link_counters(library, device, active)
+    )
+    return rows
 
 
-def _link_counters(library: Library, handle: Any, link: int) -> Iterator[tuple[str, str, int]]:
-    nvml = library.module
+def _link_row(
+    device: NvmlDevice, now_ms: int, link: int, quantity: str, unit: str, value: float | None, counter: int | None
+) -> Row:
+    values: dict[str, Value] = {
+        "ts": now_ms, "device": device.index, "chip": "nvlink", "label": str(link), "quantity": quantity, "unit": unit,
+    }  # fmt: skip
+    if counter is None:
+        values["value"], values["status"] = value, "ok" if value else "absent"
+    else:
+        values["counter"] = counter
+    return Row("sensor_samples", values)
+
+
+def _link_counters(library: Library, device: NvmlDevice, links: list[int]) -> Iterator[tuple[int, str, str, int]]:
+    """Yield (link, quantity, unit, count): bytes of all links in one call, then the errors of each."""
+    nvml, handle = library.module, device.handle
     try:
-        fields = Fields([(field, link, quantity) for field, quantity in _LINK_BYTES])
-        for quantity, _, value in fields.ask(library, handle):
-            if value is not None:
-                yield quantity, "bytes", int(value) * 1024
-        for number, quantity, unit in _LINK_ERRORS:
-            yield quantity, unit, nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number)
+        for field, quantity in _LINK_BYTES:
+            fields = Fields([(field, link, "") for link in links])
+            for link, (_, _, value) in zip(links, fields.ask(library, handle), strict=True):
+                if value is not None:
+                    yield link, quantity, "bytes", int(value) * 1024
+        for link in links:
+            for number, quantity, unit in _LINK_ERRORS:
+                yield link, quantity, unit, nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number)
     except nvml.NVMLError:
         # Newer generations count links elsewhere: what was answered so far is all there is.
         return

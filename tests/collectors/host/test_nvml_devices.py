@@ -130,17 +130,17 @@ def test_links_one_by_one_at_their_own_interval(machine: Machine) -> None:
     links = [row for row in machine.rows("sensor_samples") if row["device"] == 0]
     assert [(row["label"], row["quantity"], row.get("value"), row.get("counter")) for row in links] == [
         ("0", "state", 1.0, None),
+        ("1", "state", 0.0, None),
         ("0", "tx_bytes", None, 10 * 1024),
         ("0", "rx_bytes", None, 20 * 1024),
         ("0", "crc_errors", None, 2),
         ("0", "replays", None, 0),
-        ("1", "state", 0.0, None),
     ]
     assert machine.rows("sensor_samples") == []
     machine.now_s += 15.1
-    assert {row["device"] for row in machine.rows("sensor_samples")} == {0}
-    machine.now_s += 15.1
     assert {row["device"] for row in machine.rows("sensor_samples")} == {1}
+    machine.now_s += 15.1
+    assert {row["device"] for row in machine.rows("sensor_samples")} == {0}
     machine.now_s += 100
     assert {row["device"] for row in machine.rows("sensor_samples")} == {0, 1}
 
@@ -199,3 +199,11 @@ def test_every_type_of_value(kind: int, raw: bytes, expected: float | None) -> N
         return 0
 
     assert [value for _, _, value in Fields([(82, 0, "x")]).ask(Library(None, answer), None)] == [expected]
+
+
+def test_an_interval_below_the_collectors_own_shows_all_links_in_every_call(
+    fake_nvml: Any, tree_of: Callable[..., Any], environment_of: Callable[..., Any]
+) -> None:
+    machine = Machine(fake_nvml, environment_of(tree_of({"x": ""}), settings={"link_interval_seconds": 0.0}))
+    for _ in range(2):
+        assert {row["device"] for row in machine.rows("sensor_samples")} == {0, 1}
