@@ -71,10 +71,18 @@ class KafkaSubscription:
     Parameters
     ----------
     options: for KafkaConsumer, group id and session included.
+    make: makes the consumer; replaced in tests.
     """
 
-    def __init__(self, options: Mapping[str, Any], topics: Sequence[str], clock: Clock) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        topics: Sequence[str],
+        clock: Clock,
+        make: Callable[..., Any] = KafkaConsumer,
+    ) -> None:
         self._options = dict(options)
+        self._make = make
         self._topics = list(topics)
         self._clock = clock
         self._revoke: Callable[[Sequence[Partition]], None] = lambda _: None
@@ -91,7 +99,7 @@ class KafkaSubscription:
     def _open(self) -> None:
         self._assignments = _Assignments()
         try:
-            self._consumer = KafkaConsumer(**self._options)
+            self._consumer = self._make(**self._options)
             self._consumer.subscribe(self._topics, listener=self._assignments)
         except errors.KafkaError as error:
             raise explain(error, f"joining group {self._options['group_id']}") from error
@@ -148,7 +156,7 @@ class KafkaSubscription:
     def _accept(self, message: Message) -> bool:
         """Take a message of a partition that is still ours and at its place."""
         position = self._positions.get(message.partition)
-        if position is None or message.offset < position or message.partition in self._paused:
+        if position is None or message.offset < position:
             return False
         self._positions[message.partition] = message.offset + 1
         return True
@@ -180,12 +188,14 @@ class KafkaSubscription:
                 self._positions.pop(partition, None)
 
     def _place(self, partition: Partition) -> None:
-        """Start at the group's position when the log still has it, at the oldest message otherwise; say which."""
+        """Go on where this member or else the group was, or at the oldest message when that is gone; say so."""
         key = TopicPartition(partition.topic, partition.number)
         begin = int(self._consumer.beginning_offsets([key])[key])
         end = int(self._consumer.end_offsets([key])[key])
-        stored = self.committed(partition)
-        start = begin if stored is None else stored.offset
+        start = self._positions.get(partition)
+        if start is None:
+            stored = self.committed(partition)
+            start = begin if stored is None else stored.offset
         if not begin <= start <= end:
             reason = "retention" if start < begin else "recreated"
             logger.error("%s/%d cannot continue at %d, continues at %d (%s)", *key, start, begin, reason)
