@@ -36,7 +36,7 @@ def arrow_type(column: Column) -> pa.DataType:
     return _WORDS if column.type == "word" else arrow_field(column).type
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Part:
     """One section with what the bus and the header say about its rows.
 
@@ -113,7 +113,7 @@ def merge(table: Table, parts: Sequence[Part], ts_bounds_ms: tuple[int, int] | N
     Parameters
     ----------
     table: catalogue entry of the sections' table.
-    parts: sections; a damaged text part must have been ruled out with `check_text`.
+    parts: sections; a damaged text part must have been ruled out with `read.text_fault`.
     ts_bounds_ms: a row whose ts lies further than this (before, after) from its message's broker time is refused.
     """
     groups: dict[bytes, list[Part]] = {}
@@ -139,11 +139,6 @@ def merge(table: Table, parts: Sequence[Part], ts_bounds_ms: tuple[int, int] | N
         return Merged(arrow_schema(table).empty_table(), np.empty(0, np.int64), [], dropped)
     joined = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     return Merged(joined, np.concatenate(messages), refused, dropped)
-
-
-def check_text(section: Section) -> None:
-    """Raise BadRecord when the text part of a section does not fit its layout."""
-    parse_text(section.text, parse_schema(section.schema))
 
 
 def arrow_schema(table: Table) -> pa.Schema:

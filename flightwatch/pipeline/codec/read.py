@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import zstandard
@@ -16,6 +16,14 @@ from flightwatch.core.errors import BadRecord
 from flightwatch.core.protocols import Row
 from flightwatch.pipeline.batch import Batch, BatchHeader, ColumnBlock
 from flightwatch.pipeline.codec import wire
+
+
+class LaneKey(NamedTuple):
+    """One numbering: a lane of one spool of one agent. A tuple, because it is hashed for every message."""
+
+    agent_id: str
+    spool_id: str
+    lane: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +37,10 @@ class Identity:
     cluster: str
     program_version: str
     attributes: tuple[tuple[str, str], ...]
+    key: LaneKey
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Section:
     """One table of one message, still packed.
 
@@ -190,7 +199,7 @@ def _identity(raw: bytes) -> Identity:
     if not all(isinstance(word, str) for word in [*words, *(part for pair in attributes for part in pair)]):
         raise BadRecord("the identity holds something other than text")
     agent, spool, lane, node, cluster, program = words
-    return Identity(agent, spool, lane, node, cluster, program, attributes)
+    return Identity(agent, spool, lane, node, cluster, program, attributes, LaneKey(agent, spool, lane))
 
 
 @lru_cache(maxsize=4_096)
@@ -249,6 +258,16 @@ def parse_text(raw: bytes, layout: Schema) -> dict[str, list[Any]]:
             raise BadRecord(f"{layout.table}.{name}: not {layout.count} cells")
         cells[name] = column
     return cells
+
+
+@lru_cache(maxsize=16_384)
+def text_fault(schema: bytes, text: bytes) -> str:
+    """Return why a text part does not fit its layout, "" when it does. A node repeats its texts: cached."""
+    try:
+        parse_text(text, parse_schema(schema))
+    except BadRecord as error:
+        return error.reason
+    return ""
 
 
 def block_of(section: Section) -> ColumnBlock:

@@ -14,19 +14,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from flightwatch.pipeline.bus.base import Partition
-from flightwatch.pipeline.codec.read import Opened
+from flightwatch.pipeline.codec.read import LaneKey, Opened
 from flightwatch.pipeline.ingest.ranges import Range
 from flightwatch.pipeline.store import positions
 from flightwatch.pipeline.store.client import Store
-
-
-@dataclass(frozen=True, slots=True)
-class LaneKey:
-    """One numbering: a lane of one spool of one agent."""
-
-    agent_id: str
-    spool_id: str
-    lane: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +55,9 @@ class Sequences:
     def admit(self, opened: Opened, offset: int, received_at_ms: int) -> bool:
         """Say whether a batch is new; note a gap when numbers were skipped. Numbers start at 1."""
         identity = opened.identity
-        key = LaneKey(identity.agent_id, identity.spool_id, identity.lane)
-        last = self.changed[key][0] if key in self.changed else self._known.get(key, 0)
+        key = identity.key
+        changed = self.changed.get(key)
+        last = changed[0] if changed is not None else self._known.get(key, 0)
         if opened.seq <= last:
             return False
         if opened.seq > last + 1:

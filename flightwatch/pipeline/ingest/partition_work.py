@@ -20,10 +20,9 @@ from flightwatch.core.clock import Clock
 from flightwatch.core.errors import FlightwatchError, StaleGeneration
 from flightwatch.core.logs import Occasionally
 from flightwatch.pipeline.bus.base import Bus, Message, Partition, Subscription
-from flightwatch.pipeline.codec.read import rows_of
+from flightwatch.pipeline.codec.read import LaneKey, rows_of
 from flightwatch.pipeline.codec.wire import DECODER_VERSION
 from flightwatch.pipeline.ingest import lanes
-from flightwatch.pipeline.ingest.lanes import LaneKey
 from flightwatch.pipeline.ingest.metrics import IngestMetrics
 from flightwatch.pipeline.ingest.plan import Plan, Planner
 from flightwatch.pipeline.ingest.ranges import Hole, Intent, Range

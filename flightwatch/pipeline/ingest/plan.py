@@ -14,11 +14,11 @@ from flightwatch.core.catalogue import TABLES, Table
 from flightwatch.core.errors import BadRecord
 from flightwatch.pipeline.batch import BatchHeader
 from flightwatch.pipeline.bus.base import Message
-from flightwatch.pipeline.codec.columns import Merged, Part, RefusedRow, check_text, merge
-from flightwatch.pipeline.codec.read import Opened, Section, block_of, open_message, signature_of
+from flightwatch.pipeline.codec.columns import Merged, Part, RefusedRow, merge
+from flightwatch.pipeline.codec.read import LaneKey, Opened, Section, block_of, open_message, signature_of, text_fault
 from flightwatch.pipeline.dead import Letter, some_rows, whole_message
 from flightwatch.pipeline.ingest import notices
-from flightwatch.pipeline.ingest.lanes import Gap, LaneKey, Sequences
+from flightwatch.pipeline.ingest.lanes import Gap, Sequences
 from flightwatch.pipeline.ingest.ranges import Range
 
 #: Limits of one block: what was tried with one part per partition and one token.
@@ -153,7 +153,10 @@ class Planner:
         if not sequences.admit(opened, message.offset, message.timestamp_ms):
             plan.duplicates += 1
             return
-        plan.agents.setdefault(identity.node, set()).add(identity.agent_id)
+        agents = plan.agents.get(identity.node)
+        if agents is None:
+            agents = plan.agents[identity.node] = set()
+        agents.add(identity.agent_id)
         for section in opened.sections:
             reason = _unreadable(section)
             if reason:
@@ -186,11 +189,7 @@ def _unreadable(section: Section) -> str:
         return f"table {section.table} is unknown to this program ({section.count} rows): upgrade, then replay"
     if not _ingested(table):
         return f"table {section.table} is not filled through the bus"
-    try:
-        check_text(section)
-    except BadRecord as error:
-        return error.reason
-    return ""
+    return text_fault(section.schema, section.text)
 
 
 def _ingested(table: Table) -> bool:
