@@ -223,6 +223,8 @@ class DcgmMap:
     def _link_error(
         self, device: Device, key: str, link: re.Match[str], value: float, labels: Mapping[str, str]
     ) -> None:
+        if not 0 <= value < 2**64:
+            return  # NaN, infinity and negative values are no count
         count = int(value)
         label = link[3] if link[3] is not None else labels.get("nvlink", labels.get("link", ""))
         if label:

@@ -27,6 +27,7 @@ _PANIC = re.compile(r"Kernel panic - not syncing: ?(.{0,300})")
 _DELIBERATE = re.compile(r"sysrq|crash_test|test panic|deliberate", re.IGNORECASE)
 _HUNG = re.compile(r"task (\S{1,64}):(\d{1,10})(?: \S{1,40})? blocked for more than (\d{1,8}) seconds")
 _LOCKUP = re.compile(r"(soft|hard) lockup - CPU#?(\d{1,5})|(hard) LOCKUP on cpu (\d{1,5})", re.IGNORECASE)
+_VICTIM = re.compile(r"\[([^\[\]:\s]{1,64}):(\d{1,10})\]\s*$")
 _MLX5: tuple[tuple[re.Pattern[str], str, EventSeverity], ...] = (
     (re.compile(r"insufficient power", re.I), "mlx5:insufficient_power", _E),
     (re.compile(r"health compromised|Fatal error \d+ detected|poll_health.{0,40}error|firmware fatal", re.I),
@@ -88,13 +89,12 @@ class HostMatcher:
         return None
 
     def _panic(self, message: str) -> KernelEvent | None:
-        if "sysrq" in message.lower() and "crash" in message.lower():
-            self._deliberate = True
-            return None
         if found := _PANIC.search(message):
             deliberate = self._deliberate or bool(_DELIBERATE.search(found[1]))
             attrs = {"reason": words(found[1]), "deliberate": str(deliberate).lower()}
             return KernelEvent("panic", _I if deliberate else _C, words(message), attrs)
+        if "sysrq" in message.lower() and "crash" in message.lower():
+            self._deliberate = True
         return None
 
 
@@ -140,7 +140,10 @@ def _process(message: str) -> KernelEvent | None:
         return KernelEvent("host:hung_task", _W, words(message), attrs)
     if lockup := _LOCKUP.search(message):
         kind = (lockup[1] or lockup[3]).lower()
-        return KernelEvent(f"host:{kind}_lockup", _E, words(message), {"cpu": lockup[2] or lockup[4]})
+        attrs = {"cpu": lockup[2] or lockup[4]}
+        if victim := _VICTIM.search(message):
+            attrs.update(process=victim[1], pid=victim[2])
+        return KernelEvent(f"host:{kind}_lockup", _E, words(message), attrs)
     if re.search(r"rcu\S{0,30} (?:self-)?detected stall", message):
         return KernelEvent("host:rcu_stall", _E, words(message))
     return None

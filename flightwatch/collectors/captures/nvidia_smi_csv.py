@@ -114,7 +114,7 @@ class NvidiaSmiCsv:
         "inventory": INVENTORY_COLUMNS,
     }
     NULL_NOTES: ClassVar[Mapping[str, str]] = {
-        **{name: why for name, why in QUERY_NULL_NOTES.items() if name != "voltage_mv"},
+        **QUERY_NULL_NOTES,
         "device": "the query did not ask for the index field",
     }
 

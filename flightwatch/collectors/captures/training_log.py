@@ -27,8 +27,13 @@ VALUE_LIMIT = 200
 #: Lines to wait for the progress bar that gives a Hugging Face record its step.
 BAR_LINES = 3
 
-TRIGGER = re.compile(r"[Ii]teration|[Ss]tep|loss|time \(ms\)|across ranks \(ms\)|OVERFLOW|\d+/\d+ \[|\.\.\.\.: |norm")
-_NUMBER = r"[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d{1,4})?|\.\d+(?:[eE][-+]?\d{1,4})?|nan|NaN|NAN|inf|Inf|Infinity)"
+TRIGGER = re.compile(
+    r"[Ii]teration|[Ss]tep|loss|time \(ms\)|across ranks \(ms\)|OVERFLOW|\d/\d{1,12} \[|\.\.\.\.: |norm"
+)
+_NUMBER = (
+    r"[-+]?(?:\d[\d,]{0,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|\.\d{1,40}(?:[eE][-+]?\d{1,4})?"
+    r"|nan|NaN|NAN|inf|Inf|Infinity)(?![\d.])"
+)
 _ITERATION = re.compile(r"\biteration\s{1,12}(\d{1,15})/\s{0,15}(\d{1,15})\s{0,3}\|(.*)")
 _PAIR = re.compile(rf"\s*([A-Za-z][\w \-/().]{{0,80}}?)\s*[:=]\s*({_NUMBER})\s*(?:[A-Za-z%/]{{0,12}})?\s*")
 _VALIDATION = re.compile(r"(validation|test) loss at iteration (\d{1,15})\s?\|(.*)")
@@ -120,6 +125,7 @@ class TrainingLines:
         self._held: _Held | None = None
         self._table = ""
         self._wrapped: tuple[Prefix, str, int] | None = None
+        self._after_iteration = False
 
     def feed(self, line: int, prefix: Prefix) -> Iterator[Row | Note]:
         """Offer one line; yields what it says."""
@@ -150,7 +156,9 @@ class TrainingLines:
             yield from self._pairs(held.pairs, held.before, held.prefix)
 
     def _line(self, line: int, text: str, prefix: Prefix, bar: list[re.Match[str]]) -> Iterator[Row | Note]:
+        after, self._after_iteration = self._after_iteration, False
         if _ITERATION.search(text):
+            self._after_iteration = True
             if text.rstrip().endswith("|") or text.count("|") < 3:
                 yield from self._iteration(text, prefix)
             else:
@@ -175,12 +183,15 @@ class TrainingLines:
             yield from self._pairs([("overflow", "1"), ("loss scale", scale[1].rstrip("."))], step_now, prefix)
         elif record := _HF.search(text):
             pairs = [(match[1], match[2]) for match in _HF_PAIR.finditer(record[0])]
-            after = [match for match in bar if match.start() > record.start()]
-            if after:
-                yield from self._pairs(pairs, int(after[-1][1]), prefix)
+            later = [match for match in bar if match.start() > record.start()]
+            if later:
+                yield from self._pairs(pairs, int(later[-1][1]), prefix)
             else:
                 yield from self.flush()
                 self._held = _Held(line, prefix, pairs, self._bar)
+        elif after and text.count("|") >= 2 and (rest := _segments(text)) and rest[0][0] in _NAMES:
+            # The terminal broke the iteration's line at a separator.
+            yield from self._pairs(rest, self._step, prefix)
         elif bar and bar[-1][3] and "=" in bar[-1][3]:
             pairs = [pair for pair in _segments(bar[-1][3].replace(",", "|")) if pair[0] in _NAMES]
             yield from self._pairs(_only_one_loss(pairs), int(bar[-1][1]), prefix)

@@ -99,9 +99,10 @@ class RasCommunicator:
         if len(listed) == sum(group.size for group in wanted):
             return listed
         known = {rank for group in others for rank in group.ranks}
-        if self.size is not None and len(known) == sum(group.size for group in others):
-            return [rank for rank in range(self.size) if rank not in known and rank not in self.missing]
-        return None
+        if self.size is None or self.size > RANK_LIMIT * 32 or len(known) != sum(group.size for group in others):
+            return None
+        rest = [rank for rank in range(self.size) if rank not in known and rank not in self.missing]
+        return rest if len(rest) == sum(group.size for group in wanted) else None
 
 
 @dataclass(slots=True)
@@ -145,6 +146,9 @@ def parse_report(lines: Iterable[tuple[int, str]]) -> RasReport:
             section, current = text.strip(), None
         elif current is not None:
             group = _comm_line(text, current, group)
+    absent = {comm.hash: comm.missing for comm in report.communicators if comm.missing}
+    for comm_found in report.communicators:
+        comm_found.missing = absent.get(comm_found.hash, comm_found.missing)
     return report
 
 
@@ -293,7 +297,7 @@ class NcclRas:
 
 
 def _sentence(comm: RasCommunicator) -> str:
-    if comm.missing:
+    if comm.error == "INCOMPLETE":
         return f"communicator {comm.name}: no data from ranks {_listed(comm.missing)}"
     parts = [
         f"{group.size} at {'operation ' + str(group.operation) if group.operation is not None else group.status}"
