@@ -23,6 +23,7 @@ import pytest
 from flightwatch.core.errors import Backpressure, BadRecord, FlightwatchError, StaleGeneration
 from flightwatch.pipeline.bus.base import Ack, Bus, Jump, Message, Partition, Subscription
 from flightwatch.pipeline.bus.connect import open_bus
+from flightwatch.pipeline.bus.local import LocalBus
 from flightwatch.pipeline.bus.settings import BusSettings
 
 MEMBER = Path(__file__).with_name("bus_member.py")
@@ -404,3 +405,37 @@ def test_a_group_whose_log_is_younger_than_its_position_starts_over_and_says_so(
     second.on_jump(jumps.append)
     assert [message.value for message in take(second, 1)] == [b"0"]
     assert jumps == [Jump(partition, 1_000, 0, "recreated")]
+
+
+def forget(bus: Bus, partition: Partition, backend: Backend) -> None:
+    """Make the bus delete its oldest messages, as retention does."""
+    if isinstance(bus, LocalBus):
+        bus.create_topic(partition.topic, 1, None, 1_000_000)
+        bus.apply_retention()
+        return
+    from kafka import KafkaAdminClient, TopicPartition
+
+    admin = KafkaAdminClient(bootstrap_servers=backend.url.removeprefix("kafka://"))
+    admin.delete_records({TopicPartition(partition.topic, partition.number): 20})
+    admin.close()
+
+
+def test_a_group_overtaken_by_retention_continues_at_the_oldest_message_and_says_so(backend: Backend) -> None:
+    bus = backend.open(segment_bytes=1_000_000)
+    topic, group = backend.topic(bus), backend.name()
+    partition = Partition(topic, 0)
+    for first in range(0, 30, 10):
+        put(bus, topic, [("k", bytes([number]) * 100_000) for number in range(first, first + 10)])
+    reader = backend.join(bus, topic, group)
+    take(reader, 30, 4_000_000)
+    reader.commit(partition, 5)
+    reader.close()
+    forget(bus, partition, backend)
+    begin = bus.begin_offset(partition)
+    assert 5 < begin < 30
+    assert [message.offset for message in bus.read(partition, 0, 10**8)][:1] == [begin]
+    jumps: list[Jump] = []
+    again = backend.join(bus, topic, group)
+    again.on_jump(jumps.append)
+    assert [message.offset for message in take(again, 30 - begin, 10**7)] == list(range(begin, 30))
+    assert jumps == [Jump(partition, 5, begin, "retention")]
