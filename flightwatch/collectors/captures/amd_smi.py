@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar
 
 from flightwatch.collectors.captures.base import Lines, head_text, json_documents, read_document, to_float, to_int
+from flightwatch.collectors.captures.box_reports import BOX_COLUMNS, BoxReport
 from flightwatch.collectors.captures.device_rows import (
     CONFIG_COLUMNS,
     IDENTITY,
@@ -169,6 +170,30 @@ class AmdSmiText:
         else:
             yield Note("error", "", "the report shows no GPU")
         yield from lines.notes
+
+
+class AmdSmiTable(BoxReport):
+    """Reads the table `amd-smi` prints without arguments from release 26 (ROCm 7) on."""
+
+    name = "amd-smi-table"
+    VENDOR = "amd"
+    BANNER: ClassVar[re.Pattern[str]] = re.compile(
+        r"AMD-SMI\s+(?P<amd_smi>\S+)\s+amdgpu version:\s*(?P<driver>\S+)(?:\s+ROCm version:\s*(?P<rocm>\S+))?"
+    )
+    LABELS: ClassVar[Mapping[str, str]] = {
+        "bdf": r"(?P<bus>\S+)", "gpu-name": r"(?P<name>.+?)", "mem-uti": r"(?P<mem_util>\S+(?: %)?)",
+        "temp": r"(?P<temp>\S+(?: °C)?)", "uec": r"(?P<uec>\S+)", "hip-id": r"\S+", "oam-id": r"\S+",
+        "power-usage": r"(?P<power>N/A|[^/|]*?)\s*/\s*(?P<cap>N/A|[^/|]*?)", "partition-mode": r"(?P<partition>\S+)",
+        "gfx-uti": r"(?P<util>\S+(?: %)?)", "fan": r"(?P<fan>\S+(?: %)?)",
+        "mem-usage": r"(?P<mem_used>N/A|[^/|]*?)\s*/\s*(?P<mem_total>N/A|[^/|]*?)",
+    }  # fmt: skip
+    CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **BoxReport.CARRIES,
+        "device_samples": (*BOX_COLUMNS, "mem_util_pct"),
+    }
+    BARE: ClassVar[Mapping[str, str]] = {"power_w": "W", "ecc_uncorrected_total": "count"}
+    CELLS: ClassVar[Mapping[str, str]] = {**BoxReport.CELLS, "mem_util_pct": "mem_util", "ecc_uncorrected_total": "uec"}
+    NULL_NOTES: ClassVar[Mapping[str, str]] = {"ecc_corrected_total": "the table prints uncorrected errors only"}
 
 
 def fill(fields: Mapping[str, str], carries: Mapping[str, tuple[str, ...]], context: CaptureContext) -> Device:

@@ -236,6 +236,8 @@ class Device:
         for table, values in self._companions:
             if table == "inventory":
                 values.update(model=self._values.get("model"), serial=self._values.get("serial"))
+                if not any(values.values()):
+                    continue
             yield make_row(table, self._carries, self._context, {**values, **common, "device": index})
         yield from self._reason_notes()
         yield from self._notes

@@ -51,7 +51,8 @@ _FACTORS: dict[str, dict[str, float]] = {
     "us": {"": 1, "us": 1, "µs": 1, "μs": 1, "ns": 1e-3, "ms": 1e3, "s": 1e6, "sec": 1e6, "seconds": 1e6},
     "J": {"": 1, "j": 1, "joule": 1, "joules": 1, "mj": 1e-3, "uj": 1e-6, "kj": 1e3, "wh": 3600, "kwh": 3.6e6},
     "count": {
-        "": 1, "x": 1, "bank": 1, "banks": 1, "bank(s)": 1, "errors": 1, "lanes": 1, "us": 1, "rpm": 1, "gen": 1,
+        "": 1, "count": 1, "x": 1, "bank": 1, "banks": 1, "bank(s)": 1, "errors": 1,
+        "lanes": 1, "us": 1, "rpm": 1, "gen": 1,
         "ul": 1,
     },
 }  # fmt: skip

@@ -193,6 +193,47 @@ def _system(
             yield make_row("config_facts", carries, context, {"name": "driver", "value": text})
 
 
+class RocmSmiText:
+    """Reads `rocm-smi -a` and `hy-smi -a` as text: lines of `GPU[0] : key: value`."""
+
+    name = "rocm-smi-text"
+    CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = ROCM_CARRIES
+    NULL_NOTES: ClassVar[Mapping[str, str]] = ROCM_NULL_NOTES
+    _LINE: ClassVar[re.Pattern[str]] = re.compile(r"(GPU|DCU|HCU)\[(\d{1,4})\]\s*:\s*(\S[^:]{0,80}?)\s*:\s*(.*)")
+    _SPEED: ClassVar[re.Pattern[str]] = re.compile(r"\((\d{1,6}\s*Mhz)\)", re.IGNORECASE)
+
+    def recognise(self, head: bytes) -> bool:
+        """Recognise such lines."""
+        text = head_text(head)
+        return len(re.findall(r"^(?:GPU|DCU|HCU)\[\d+\]\s*:\s*\S[^:\n]*:", text, re.M)) >= 2
+
+    def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterator[Row | Note]:
+        """Yield a row per device."""
+        lines = Lines(stream)
+        found: dict[str, dict[str, str]] = {}
+        driver: str | None = None
+        vendor = "amd"
+        for _, line in lines:
+            pair = self._LINE.match(line)
+            if pair is None:
+                if line.startswith("Driver version:"):
+                    driver = text_or_none(line.partition(":")[2])
+                continue
+            vendor = "hygon" if pair[1] != "GPU" else vendor
+            fields = found.setdefault(pair[2], {}) if len(found) < 1024 else found.get(pair[2], {})
+            key, text = pair[3], pair[4].strip()
+            speed = self._SPEED.search(text)
+            if key.lower().endswith("clock level") and speed is not None:
+                key, text = f"{key.split()[0]} clock speed:", speed[1]
+            if len(fields) < 2000:
+                fields.setdefault(key, text)
+        for index, fields in found.items():
+            device = card_device(fields, to_int(index), f"device {index}", vendor, self.CARRIES, context)
+            device.config("driver", driver)
+            yield from device.rows()
+        yield from lines.notes
+
+
 class ConciseTable:
     """Reads the table that `rocm-smi` and `hy-smi` print without arguments, by the words of its header."""
 

@@ -202,7 +202,7 @@ def test_amdsmi_readings_units_and_unknowns() -> None:
         len(silent) - 4
     )
     assert surroundings.facts.all()[0, "driver.amd"] == "6.10"
-    assert sum(row.table == "inventory" for row in rows) == 2
+    assert sum(row.table == "inventory" for row in rows) == 1
     assert not any(row.table == "inventory" for row in collector.collect(NOW_MS + 1000))
     collector.close()
     assert library.shut_down

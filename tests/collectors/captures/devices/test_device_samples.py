@@ -28,6 +28,8 @@ PARSER_OF = {
     "npu_smi_common.txt": "npu-smi-type", "mthreads_gmi.txt": "mthreads-gmi", "mthreads_gmi_q.txt": "mthreads-gmi-q",
     "mx_smi.txt": "mx-smi", "mx_smi_show.txt": "mx-smi-show", "cnmon.txt": "cnmon", "ixsmi.txt": "ixsmi",
     "xpu_smi_dump.csv": "xpu-smi-dump", "xpu_smi_stats.json": "xpu-smi-json", "gpustat.json": "detector-json",
+    "amd_smi_table.txt": "amd-smi-table",
+    "rocm_smi_a.txt": "rocm-smi-text",
     "detector.json": "detector-json", "topology.json": "detector-topology-json",
 }  # fmt: skip
 
@@ -236,6 +238,14 @@ def test_amd_reports() -> None:
     assert read.sensors("xgmi")[("1", "tx_bytes")] == 34 * 1024
     expect(Read("amd_smi.txt").devices[0], device=1, power_w=212.0, hotspot_c=55.0, temp_c=None, throttle_reasons=0,
            ecc_corrected_total=6, voltage_mv=None)  # fmt: skip
+    first, second = Read("amd_smi_table.txt").devices
+    expect(first, device=0, temp_c=39.0, power_w=143.0, power_limit_w=750.0, util_pct=61.0, mem_util_pct=5.0,
+           mem_used_bytes=283 * MIB, mem_total_bytes=196592 * MIB, ecc_uncorrected_total=0)  # fmt: skip
+    expect(second, device=1, temp_c=None, power_w=None, ecc_uncorrected_total=2)
+    first, second = Read("rocm_smi_a.txt").devices
+    expect(first, device=0, temp_c=35.0, hotspot_c=37.5, sm_clock_mhz=807.0, power_w=41.0, util_pct=3.0,
+           pcie_replay_total=5)  # fmt: skip
+    expect(second, device=1, temp_c=None)
     first, second = Read("amd_monitor.csv").devices
     expect(first, ts=1_770_000_000_000, power_w=144.0, hotspot_c=52.0, util_pct=97.0, mem_used_bytes=2048 * MIB)
     expect(second, device=1, power_w=None, util_pct=None)
