@@ -15,7 +15,7 @@ from flightwatch.collectors.captures.storage_files import STORAGE_COLUMNS
 from flightwatch.core.protocols import CaptureContext, Note, Row, Value
 from flightwatch.core.vocabulary import StorageKind
 
-_FIELD = re.compile(r"(-?[\d.]+(?:[eE][+-]?\d+)?)\s+\[([A-Za-z/-]+)\]")
+_FIELD = re.compile(r"(?<!\S)(-?[\d.]{1,30}(?:[eE][+-]?\d{1,3})?)\s{1,20}\[([A-Za-z/-]{1,20})\]")
 _OPS = {"ops-rd": "read_ops_total", "opRd": "read_ops_total", "ops-wr": "write_ops_total", "opWr": "write_ops_total"}
 _MIB = {"MiB-rd": "read_bytes_total", "MiB-wr": "write_bytes_total"}
 _SERVER = re.compile(r"=+ (?:total )?results? for (.+?)\s*=+")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import head_text, make_row, to_float
+from flightwatch.collectors.captures.base import head_text, make_row
 from flightwatch.collectors.captures.optics import OPTICS_COLUMNS, Optics
 from flightwatch.collectors.captures.port_counters import (
     IDENTITY,
@@ -71,7 +71,10 @@ _PER_QUEUE = re.compile(
 )
 _HEADINGS = ("NIC statistics:", "FEC parameters for ", "Standard stats for ", "Settings for ", "Pause parameters for ")
 _LINE = re.compile(r"[ \t]+(\[\d+\]:\s*[^:]+|[A-Za-z][^:]*?)\s*:[ \t]*(.*)")
-_MODULE = re.compile(r"\s*(Identifier|Module temperature|Laser (?:tx )?bias current[^:]*|Vendor SN)\s*: ", re.MULTILINE)
+_MODULE = re.compile(
+    r"^[ \t]{0,40}(Identifier|Module temperature|Laser (?:tx )?bias current[^:\n]{0,40}|Vendor SN)[ \t]{0,80}: ",
+    re.MULTILINE,
+)
 _LANE = re.compile(r"\(\s*Channel\s*(\d+)\s*\)", re.IGNORECASE)
 _SPEED = re.compile(r"(\d+)\s*Mb/s")
 _LANE_NAMES = (
@@ -188,8 +191,7 @@ def _take(block: _Interface, name: str, text: str, where: str) -> None:
         block.optics.temperature(text.split(" ")[0], where)
         return
     if lower == "module voltage":
-        volts = to_float(text.split(" ")[0])
-        block.optics.voltage_mv = None if volts is None else volts * 1000
+        block.optics.voltage(text.split(" ")[0], 1000.0, where)
         return
     for quantity, names, number in _LANE_NAMES:
         if names.match(name):

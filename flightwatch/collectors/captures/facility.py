@@ -69,7 +69,7 @@ def classify(name: str, unit: str) -> tuple[str, str, float]:
 def facility_values(zone: str, label: str, unit: str, value: float | None, quantity: str = "") -> dict[str, Value]:
     """Return the columns of one reading, converted into the unit of its quantity."""
     kind, shown_unit, factor = classify(label, unit)
-    low, high = _PLAUSIBLE.get(kind, (float("-inf"), float("inf")))
+    low, high = _PLAUSIBLE.get(kind, (-1e12, 1e12))
     number = None if value is None else value * factor
     if number is not None and not low <= number <= high:
         number = None

@@ -31,7 +31,9 @@ class GpfsParser:
         """Say whether the head has mmpmon answers or an I/O history."""
         text = head_text(head)
         return bool(
-            re.search(r"^(?:\s*_(?:fs_)?io_s_ _n_ |mmpmon node |=== mmdiag: iohist|I/O history:)", text, re.MULTILINE)
+            re.search(
+                r"^(?:[ \t]*_(?:fs_)?io_s_ _n_ |mmpmon node |=== mmdiag: iohist|I/O history:)", text, re.MULTILINE
+            )
         )
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterable[Row | Note]:

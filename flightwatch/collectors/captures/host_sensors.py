@@ -36,6 +36,7 @@ _WHOLE_POWER = re.compile(
 _SUPPLY = re.compile(r"(?:power supply|psu?)[ _-]?\d", re.IGNORECASE)
 _SUPPLY_OUTPUT = re.compile(r"out(?:put)?\b|pout|capacity|last", re.IGNORECASE)
 #: Beyond these a reading is a register's "unset" or a broken sensor.
+_LARGEST = 1e12
 _PLAUSIBLE = {"temperature": (-100.0, 300.0), "fan": (0.0, 200_000.0), "power": (0.0, 1e6), "humidity": (0.0, 100.0)}
 
 
@@ -63,7 +64,7 @@ class SensorSheet:
 
     def add(self, sensor: Sensor, where: str) -> None:
         """Take a reading; an impossible one is replaced by None and noted."""
-        low, high = _PLAUSIBLE.get(sensor.quantity.split("_")[0], (float("-inf"), float("inf")))
+        low, high = _PLAUSIBLE.get(sensor.quantity.split("_")[0], (-_LARGEST, _LARGEST))
         if sensor.value is not None and not low <= sensor.value <= high:
             self.notes.append(
                 Note("warning", where, f"{sensor.label}: {sensor.value:g} {sensor.unit} is impossible, taken as unset")
@@ -132,8 +133,13 @@ class SensorSheet:
             and sensor.status != "absent"
         ]  # fmt: skip
         known = [sensor.value for sensor in supplies if sensor.value is not None]
+        unread = any(
+            sensor.quantity == "reading" and sensor.value is None and _SUPPLY.search(sensor.label)
+            for sensor in self.sensors
+        )
         # The sum of some supplies is not the power of the host.
-        return sum(known) if known and len(known) == len(supplies) and not self.partial_power else None
+        complete = len(known) == len(supplies) and not unread and not self.partial_power
+        return sum(known) if known and complete else None
 
 
 def _matches(sensor: Sensor, pattern: re.Pattern[str], column: str) -> bool:

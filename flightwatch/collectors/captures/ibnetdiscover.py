@@ -17,9 +17,11 @@ from flightwatch.core.protocols import CaptureContext, Note, Row
 _BLOCK = re.compile(r'(Switch|Ca|Rt)\s+(\d{1,4})\s+"([^"]+)"\s*#\s*"([^"]*)"(.*)')
 _PORT = re.compile(r'\[(\d{1,5})\](?:\(([0-9a-fA-F]+)\))?\s+"([^"]+)"\[(\d{1,5})\](?:\(([0-9a-fA-F]+)\))?\s*#\s*(.*)')
 _LIST = re.compile(
-    r"(CA|SW|RT)\s+(\d+)\s+(\d+)\s+(0x[0-9a-fA-F]+)\s+(\S+)\s+(\S+)(?:\s+-\s+(CA|SW|RT)\s+(\d+)\s+(\d+)\s+(0x[0-9a-fA-F]+))?"
+    r"(CA|SW|RT)\s+(\d{1,9})\s+(\d{1,9})\s+(0x[0-9a-fA-F]+)\s+(\S+)\s+(\S+)(?:\s+-\s+(CA|SW|RT)\s+(\d{1,9})\s+(\d{1,9})\s+(0x[0-9a-fA-F]+))?"
     r"\s+(?:\(\s*)?'([^']*)'(?:\s*-\s*'([^']*)'\s*\))?"
 )
+_LARGEST_PORT = 65_535
+_PORT_NUMBER = re.compile(r"(?<=\[)\d{5,9}(?=\])|(?<=\s)\d{5,9}(?=\s+0x)")
 _RATE = re.compile(r"\b(\d{1,2}x\s?[A-Z]{2,4}\d*)\b")
 _PREAMBLE = re.compile(r"(?:#.*|(?:vendid|devid|sysimgguid|switchguid|caguid|rtguid)=.*|\s*)$")
 #: In-network computing units of switches answer as adapters and are no hosts.
@@ -95,6 +97,8 @@ class IbnetdiscoverParser:
                 block = ("switch" if match[1] == "Switch" else "host", match[4])
                 if match[1] == "Switch":
                     switches[describe(match[4], "switch", match[3], 0).name] = _model(match[4])
+            elif any(int(port) > _LARGEST_PORT for port in _PORT_NUMBER.findall(line)):
+                yield Note("error", where, f"no port has this number: {shown(line)}")
             elif match := _LIST.match(line):
                 ends, rate = _list_ends(match)
                 switches.update((end.name, "") for end in ends if end.kind == "switch" and end.name not in switches)
@@ -165,9 +169,9 @@ def _block_ends(match: re.Match[str], block: tuple[str, str]) -> list[End]:
 
 def _list_ends(match: re.Match[str]) -> tuple[list[End], str]:
     kinds = {"CA": "host", "RT": "host", "SW": "switch"}
-    ends = [describe(match[11], kinds[match[1]], match[4], int(match[3][:5]))]
+    ends = [describe(match[11], kinds[match[1]], match[4], int(match[3]))]
     if match[7]:
-        ends.append(describe(match[12] or match[10], kinds[match[7]], match[10], int(match[9][:5])))
+        ends.append(describe(match[12] or match[10], kinds[match[7]], match[10], int(match[9])))
     return ends, f"{match[5]}{match[6]}"
 
 

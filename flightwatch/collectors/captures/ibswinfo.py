@@ -11,7 +11,6 @@ from flightwatch.collectors.captures.host_sensors import SENSOR_CARRIES, Sensor,
 from flightwatch.collectors.captures.port_counters import shown
 from flightwatch.core.protocols import CaptureContext, Note, Row
 
-_LINE = re.compile(r"(\s*)([^|]+?)\s*\|\s*(.*?)\s*$")
 _SUPPLY = re.compile(r"PSU(\d{1,3}) status")
 _FAN = re.compile(r"fan#(\d{1,3})\s*\(rpm\)")
 _FACTS = {"part number": "part_number", "PSID": "psid", "GUID": "guid", "firmware version": "firmware",
@@ -46,10 +45,11 @@ class IbswinfoParser:
         lines, sheet, chip = Lines(stream), SensorSheet(), "switch"
         identity: dict[str, str] = {}
         for number, line in lines:
-            match = _LINE.match(line)
-            if match is None:
+            left, bar, text = line.partition("|")
+            name, text = left.strip(), text.strip()
+            if not bar or not name:
                 continue
-            indent, name, text = match.groups()
+            indent = left[:1].isspace()
             where = f"line {number}"
             if supply := _SUPPLY.fullmatch(name):
                 chip = f"psu{supply[1]}"

@@ -38,7 +38,7 @@ _DCMI_NAMES = {"min": ("power minimum", "power_min"), "max": ("power maximum", "
                "ave": ("power average", "power_average"), "ins": ("instantaneous power", "power"),
                "cur": ("instantaneous power", "power")}  # fmt: skip
 _ERROR = re.compile(
-    r"(?:Unable to|Error\b|Invalid|Unknown|Could not|Failed|No such)|(?:Get |ipmi|.*: ).*(?:fail|error|timeout)",
+    r"(?:Unable to|Error\b|Invalid|Unknown|Could not|Failed|No such)|(?=.{0,200}(?:fail|error|timeout))[^|]*$",
     re.IGNORECASE,
 )
 _DISCRETE = re.compile(r"0x[0-9a-f]{1,6}|unknown|")
@@ -63,13 +63,15 @@ class IpmiParser:
             return True
         shapes = [_shape(line) for line in lines[:-1] or lines]
         table = sum(shape is not None for shape in shapes)
-        return table >= 1 and table * 2 >= len(shapes)
+        return "header" in shapes or (table >= 1 and table * 2 >= len(shapes))
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterable[Row | Note]:
         """Yield sensors, limits (`temperature_max`, `temperature_crit`), the node's row, events and notes."""
         lines, sheet, header = Lines(stream), SensorSheet(), None  # type: Lines, SensorSheet, list[str] | None
         errors = 0
         for number, line in lines:
+            if not line or line.isspace():
+                continue
             where = f"line {number}"
             if dcmi := _DCMI.match(line):
                 _take_dcmi(sheet, dcmi[1], dcmi[2], where)
@@ -82,10 +84,10 @@ class IpmiParser:
                 _take_named(sheet, dict(zip(header, cells, strict=True)), where)
             elif shape is not None:
                 _TAKERS[shape](sheet, cells, where)
-            elif _ERROR.match(line.strip()):
+            elif _ERROR.match(line[:300].strip()):
                 errors += 1
                 if errors <= 5:
-                    yield Note("warning", where, f"the tool reported: {line.strip()[:120]}")
+                    yield Note("warning", where, f"the tool reported: {shown(line.strip())}")
             elif line.strip() and "|" in line:
                 yield Note("error", where, f"not a row of an IPMI table: {shown(line)}")
         if not sheet.sensors:
@@ -198,7 +200,7 @@ def _take_dcmi(sheet: SensorSheet, name: str, text: str, where: str) -> None:
     names = _DCMI_NAMES.get(name[:3].lower())
     if names is None:
         if name.lower().startswith("power reading state") and text.strip().lower() != "activated":
-            sheet.notes.append(Note("warning", where, f"power measurement is {text.strip()[:40]}"))
+            sheet.notes.append(Note("warning", where, f"power measurement is {shown(text.strip())}"))
         return
     match = _READING.fullmatch(text.strip())
     value = to_float(match[1]) if match else None

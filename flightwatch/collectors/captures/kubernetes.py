@@ -67,7 +67,7 @@ class KubernetesParser:
         items = document.get("items") if isinstance(document, dict) and "items" in document else document
         found = False
         for index, item in enumerate(objects(items)):
-            kind = item.get("kind") or str(document.get("kind", "")).removesuffix("List")
+            kind = item.get("kind") or str(_dict(document).get("kind", "")).removesuffix("List")
             metadata = item.get("metadata")
             name = metadata.get("name") if isinstance(metadata, dict) else None
             if not isinstance(name, str):

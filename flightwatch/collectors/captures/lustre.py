@@ -75,7 +75,8 @@ class Target:
 
     def _stats(self, text: str, where: str) -> None:
         for number, line in enumerate(text.split("\n"), 1):
-            if match := _STAT.match(line):
+            match = _STAT.match(line)
+            if match and int(match[2]) < 2**64:
                 largest, total = match[5], match[6]
                 self.statistics[match[1]] = (
                     int(match[2]), match[3], int(largest) if largest else None, int(total) if total else None,
@@ -160,7 +161,7 @@ class Target:
         yield from self.notes
 
     def _readings(self) -> Iterator[tuple[str, str, float]]:
-        wait = re.match(r"(\d+) usec", self.fields.get("avg_waittime", ""))
+        wait = re.match(r"(\d{1,15}) usec", self.fields.get("avg_waittime", ""))
         if wait:
             yield "wait", "us", float(wait[1])
         for direction, names in (("read", ("ost_read", "read")), ("write", ("ost_write", "write"))):

@@ -15,7 +15,8 @@ from flightwatch.core.protocols import CaptureContext, Note, Row
 from flightwatch.core.vocabulary import EventSeverity, EventSource
 
 _CHECK = re.compile(
-    r"\[Hardware Error\]:.*?CPU (\d+):? Machine Check(?: Exception)?: *([0-9a-fA-F]+) Bank (\d+): ([0-9a-fA-F]{1,16})"
+    r"\[Hardware Error\]:.{0,40}?"
+    r"CPU (\d+):? Machine Check(?: Exception)?: *([0-9a-fA-F]+) Bank (\d+): ([0-9a-fA-F]{1,16})"
 )
 _PAIR = re.compile(r"\b(ADDR|MISC|SYND|IPID|TIME|SOCKET|PROCESSOR|microcode) ([0-9A-Fa-f:x]+)")
 _VALID, _UNCORRECTED, _CORRUPT = 1 << 63, 1 << 61, 1 << 57

@@ -87,7 +87,7 @@ class MlxlinkParser:
             elif key == "temperature" and text.upper() != "N/A":
                 optics.temperature(text, name)
             elif key == "voltage":
-                optics.voltage_mv = to_float(text)
+                optics.voltage(text, 1.0, name)
             elif key in (
                 "effective physical errors",
                 "symbol errors",
@@ -98,10 +98,11 @@ class MlxlinkParser:
             elif key == "raw physical errors per lane":
                 for lane, part in enumerate(text.split(","), 1):
                     counts.read(f"raw_physical_errors_lane_{lane}", part, name)
-            elif key in ("raw physical ber", "symbol ber") and (ratio := to_float(text)) is not None:
-                extra[f"mlxlink.{key.replace(' ', '_')}_ratio"] = ratio
+            elif key in ("raw physical ber", "symbol ber") and 0 <= (raw := to_float(text) or -1.0) <= 1:
+                extra[f"mlxlink.{key.replace(' ', '_')}_ratio"] = raw
             elif key == "effective physical ber":
-                values["ber_ratio"] = to_float(text)
+                ratio = to_float(text)
+                values["ber_ratio"] = ratio if ratio is not None and 0 <= ratio <= 1 else None
                 if values["ber_ratio"] is None and text.upper() != "N/A":
                     yield Note("warning", name, f"not a ratio: {shown(text)}")
         if not fields:

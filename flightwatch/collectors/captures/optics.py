@@ -21,6 +21,7 @@ _PLAUSIBLE = {
     "tx_power": (-60.0, 30.0),
     "bias": (0.0, 2000.0),
     "temperature": (-60.0, 150.0),
+    "voltage": (0.0, 60_000.0),
 }
 
 
@@ -40,6 +41,11 @@ class Optics:
     def temperature(self, text: str, where: str) -> None:
         """Take the module temperature in degrees C."""
         self.temp_c = self._checked("temperature", text, where, "module")
+
+    def voltage(self, text: str, scale: float, where: str) -> None:
+        """Take the module's supply voltage; `scale` makes millivolts of the printed unit."""
+        volts = to_float(text)
+        self.voltage_mv = None if volts is None else self._checked("voltage", str(volts * scale), where, "module")
 
     def _checked(self, quantity: str, text: str, where: str, what: str) -> float | None:
         value = to_float(text)

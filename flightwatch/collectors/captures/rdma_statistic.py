@@ -67,11 +67,12 @@ class RdmaStatisticParser:
         yield from notes
         for document in documents:
             entries = document if isinstance(document, list) else [document]
+            others = [index for index, entry in enumerate(entries) if not isinstance(entry, dict)]
             for index, entry in enumerate(entries):
                 if isinstance(entry, dict):
                     yield from self._entry(entry, f"entry {index}", context)
-                else:
-                    yield Note("error", f"entry {index}", f"expected an object, found {shown(entry)}")
+            if others:
+                yield Note("error", f"entry {others[0]}", f"{len(others)} entries are not objects")
         yield from self._parse_text(text, context)
 
     def _entry(self, entry: Mapping[str, object], where: str, context: CaptureContext) -> Iterator[Row | Note]:

@@ -15,8 +15,9 @@ from flightwatch.core.errors import BadRecord
 from flightwatch.core.protocols import CaptureContext, Note, Row, Value
 from flightwatch.core.vocabulary import EventSeverity, EventSource
 
-_ENTRY = re.compile(r"(\w+)=(\S+)")
+_ENTRY = re.compile(r"\b(\w{1,40})=(\S+)")
 _TOPOLOGY_LINE = re.compile(r"\s*(?:SwitchName|BlockName)=\S+", re.IGNORECASE)
+_FIELD = re.compile(r"(?<!\S)([A-Za-z][\w/:.]{0,60})=(\S*)")
 #: A GRES entry: gpu, an optional type, a count, and the indices of the devices.
 _GRES = re.compile(r"(\w+)(?::([^:(,]+))?(?::(\d+))?\(IDX:([^)]*)\)")
 _BAD_STATES = {"FAILED": "error", "NODE_FAIL": "error", "OUT_OF_MEMORY": "error", "BOOT_FAIL": "error",
@@ -108,7 +109,7 @@ def parse_jobs(text: str) -> Iterator[SlurmJob | Note]:
             if fields:
                 yield from _job(fields, allocations)
             fields, allocations = {}, []
-        words = dict(re.findall(r"([A-Za-z][\w/:.]*)=(\S*)", line))
+        words = dict(_FIELD.findall(line))
         if line.lstrip().startswith("Nodes="):
             gres = re.search(r"GRES=(\S+)", line)
             allocations.append((words.get("Nodes", ""), gres[1] if gres else "", f"line {number}"))
@@ -169,7 +170,7 @@ class SlurmJobParser:
         text = head_text(head)
         if text.lstrip().startswith("{"):
             return '"job_state"' in text and '"job_id"' in text and ('"nodes"' in text or '"jobs"' in text)
-        return bool(re.search(r"^\s*JobId=\d+ ", text, re.MULTILINE)) and "JobState=" in text
+        return bool(re.search(r"^[ \t]*JobId=\d+ ", text, re.MULTILINE)) and "JobState=" in text
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterable[Row | Note]:
         """Yield one event a job and node: which devices it holds there and in which state it is."""

@@ -1,0 +1,130 @@
+"""Host sensors: IPMI, Redfish, ibswinfo, rasdaemon, machine checks, facility."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_ipmitool_sensor(sample) -> None:
+    found = sample("ipmi_sensor.txt")
+    (node,) = found.of("node_samples")
+    assert (node["inlet_c"], node["outlet_c"], node["psu_w"]) == (24.0, 71.0, 5600.0)
+    # A fan at 0 rpm that the BMC calls critical has failed; at 0 rpm and ok its bay is empty.
+    assert node["fan_rpm_min"] == 0.0
+    assert found.sensor("GPU Temp#2", "temperature")["value"] == 57.0
+    assert found.sensor("GPU Temp#2", "temperature_crit")["value"] == 95.0
+    assert found.sensor("DIMM Temp", "temperature")["value"] is None
+    assert found.codes == ["sensor:warning", "fan:failed"]
+    assert not found.errors
+
+
+def test_ipmitool_sdr_and_elist(sample) -> None:
+    sdr = sample("ipmi_sdr.txt")
+    assert sdr.of("node_samples")[0]["psu_w"] == 3010.0
+    assert sdr.sensor("Intrusion", "state")["value"] is None
+    assert sdr.said("Invalid argument")
+    elist = sample("ipmi_elist.txt")
+    assert (elist.sensor("Temp#1", "temperature")["value"], elist.sensor("Temp#2", "temperature")["value"]) == (
+        46.0,
+        48.0,
+    )
+    assert not elist.codes
+
+
+def test_freeipmi_is_read_by_its_header(sample) -> None:
+    found = sample("ipmi_free.txt")
+    assert found.sensor("CPU1 Temp", "temperature")["value"] == 45.0
+    assert found.sensor("FAN1", "fan")["unit"] == "rpm"
+    assert found.codes == ["sensor:critical"]
+
+
+def test_dcmi(sample) -> None:
+    found = sample("ipmi_dcmi.txt")
+    assert found.of("node_samples")[0]["psu_w"] == 5123.0
+    assert not [note for note in found.notes if note.level != "info"]
+
+
+def test_a_supply_without_reading_leaves_the_power_unknown(text) -> None:
+    found = text("PSU1 Input       | 1500 Watts        | ok\nPSU2 Input       | No Reading        | ns\n")
+    assert not found.of("node_samples")
+    assert found.sensor("PSU2 Input", "reading")["value"] is None
+
+
+def test_redfish_thermal(sample) -> None:
+    found = sample("redfish_thermal.json")
+    (node,) = found.of("node_samples")
+    assert (node["inlet_c"], node["fan_rpm_min"]) == (27.5, 0.0)
+    assert found.sensor("CPU2", "temperature")["value"] is None
+    assert found.sensor("NVMe", "temperature")["value"] is None
+    assert found.said("'hot'")
+    assert found.sensor("Fan 1", "fan")["unit"] == "%"
+    assert found.codes == ["sensor:warning", "fan:failed"]
+
+
+def test_redfish_sensor_collection(sample) -> None:
+    found = sample("redfish_sensors.json")
+    assert found.sensor("HGX GPU 1 TEMP", "temperature")["value"] == 34.875
+    assert found.sensor("HGX GPU 1 TEMP", "temperature_crit")["value"] == 95.0
+    assert found.of("node_samples")[0]["psu_w"] == 4321.0
+    assert found.sensor("Fan Pump", "fan")["unit"] == "%"
+
+
+def test_truncated_redfish_names_the_place(text, sample) -> None:
+    whole = json.dumps(
+        {"@odata.id": "/redfish/v1/Chassis/1/Thermal", "Temperatures": [{"Name": "a", "ReadingCelsius": 1}]}
+    )
+    found = text(whole[:-20])
+    assert not found.of("sensor_samples")
+    assert any("offset" in error for error in found.errors)
+
+
+def test_ibswinfo(sample) -> None:
+    found = sample("ibswinfo.out")
+    assert found.codes == ["psu:failed", "psu:failed"]
+    assert found.of("node_samples")[0]["psu_w"] == 210.0
+    assert found.sensor("fan#2", "fan")["value"] is None
+    assert found.of("inventory")[0]["serial"] == "EX0001"
+
+
+def test_ras_summary(sample) -> None:
+    found = sample("ras_summary.txt")
+    (node,) = found.of("node_samples")
+    assert (node["edac_corrected_total"], node["edac_uncorrected_total"]) == (17, 2)
+    assert found.codes == ["ras:ce", "ras:ue", "ras:disk", "ras:mce"]
+    assert found.said("not a disk")
+
+
+def test_ras_errors_have_times_and_places(sample) -> None:
+    found = sample("ras_errors.txt")
+    assert found.codes == ["ras:ce", "ras:ce", "aer:fatal", "aer:corrected"]
+    first = found.of("events")[0]
+    assert (first["ts"], first["attrs"]["addr"]) == (1735725600000, "0x1234000")
+
+
+def test_machine_checks_by_status_bits(sample) -> None:
+    first, second = sample("mce.log").of("events")
+    assert (first["code"], first["severity"], first["ts"]) == ("mce:uncorrected", "critical", 1735725600000)
+    assert (second["code"], second["severity"], second["ts"]) == ("mce:corrected", "warning", None)
+
+
+def test_facility_csv(sample) -> None:
+    found = sample("facility_wide.csv")
+    readings = {(row["label"], row["ts"]): row for row in found.of("facility_samples")}
+    at, later = 1735689600000, 1735689660000
+    assert readings["supply_temp_c", at]["value"] == 18.5
+    assert (readings["power_kw", at]["value"], readings["power_kw", at]["unit"]) == (12500.0, "W")
+    assert readings["flow_lpm", at]["quantity"] == "flow"
+    assert [readings[name, later]["value"] for name in ("supply_temp_c", "flow_lpm", "humidity_pct")] == [None] * 3
+    assert found.said("'foo'")
+    long = sample("facility_long.csv").of("facility_samples")
+    assert [(row["zone"], row["value"], row["unit"]) for row in long] == [
+        ("crac-2", 29.25, "C"),
+        ("pdu-3", 3500.0, "W"),
+    ]
+
+
+def test_facility_over_redfish(sample) -> None:
+    rows = sample("redfish_cdu.json").of("facility_samples")
+    assert {(row["zone"], row["quantity"], row["value"]) for row in rows} == {
+        ("7", "flow", 310.5), ("7", "temperature", 21.5), ("7", "heat_removed", 88.0),
+    }  # fmt: skip
