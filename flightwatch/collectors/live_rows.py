@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from flightwatch.collectors.environment import Environment
-from flightwatch.core.catalogue import TABLES
 from flightwatch.core.protocols import Note, Row, Value
 
 _SET_BY_AGENT = ("cluster", "node", "ts")
@@ -87,6 +86,9 @@ class LiveRows:
 
 
 def _complete(row: Row) -> bool:
+    # The catalogue costs an agent memory that only agents with such a source should pay.
+    from flightwatch.core.catalogue import TABLES
+
     return all(
         row.values.get(column.name) is not None or column.type.startswith("map")
         for column in TABLES[row.table].columns

@@ -8,11 +8,13 @@ from typing import Any
 
 from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.vendors.command import CommandCollector
-from flightwatch.core.errors import NoData
+from flightwatch.core.errors import NoData, TransientError
 from flightwatch.core.protocols import Note, Row
 
 #: An absent library is looked for again this often.
 RETRY_SECONDS = 60.0
+#: A device that shows none of these shows nothing.
+_READINGS = ("temp_c", "hotspot_c", "power_w", "util_pct", "mem_used_bytes")
 
 
 class LibraryCollector(CommandCollector):
@@ -59,7 +61,11 @@ class LibraryCollector(CommandCollector):
             except NoData:
                 self._library = None
         if self._library is not None:
-            return self._rows.keep(self.read(self._library, now_ms), now_ms)
+            rows = self._rows.keep(self.read(self._library, now_ms), now_ms)
+            if not any(_has_reading(row) for row in rows):
+                self.close()
+                raise TransientError(f"{self.name}: the library no longer answers for any device")
+            return rows
         if now_s - self._command_at_s < self._command_interval_s:
             return ()
         self._command_at_s = now_s
@@ -83,3 +89,7 @@ class LibraryCollector(CommandCollector):
     def read(self, library: Any, now_ms: int) -> Iterator[Row | Note]:
         """Yield the rows of every device."""
         raise NotImplementedError
+
+
+def _has_reading(row: Row) -> bool:
+    return any(row.values.get(name) is not None for name in _READINGS)

@@ -208,6 +208,17 @@ def test_amdsmi_readings_units_and_unknowns() -> None:
     assert library.shut_down
 
 
+def test_a_library_that_answers_nothing_is_a_failure_and_started_again() -> None:
+    library = FakeAmd()
+    handles = [["silent"], ["known"]]
+    library.amdsmi_get_processor_handles = lambda: handles.pop(0)  # type: ignore[method-assign]
+    collector = AmdCollector(environment(Commands({})), lambda: library)
+    with pytest.raises(TransientError, match="no longer answers"):
+        collector.collect(NOW_MS)
+    assert library.shut_down
+    assert devices(collector.collect(NOW_MS + 1000))[0]["power_w"] == 410.0
+
+
 class FakeMtml:
     """Stands for the pymtml module of mthreads-ml-py."""
 
