@@ -101,7 +101,7 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     migrate(store)
 
     ingest_settings = settings.section(IngestSettings)
-    signatures = SignatureCheck(control.agent_keys.valid, clock, required=ingest_settings.require_signatures)
+    signatures = SignatureCheck(control.agent_keys.valid, clock=clock, required=ingest_settings.require_signatures)
     ingest = Ingest(
         bus, store, ingest_settings, clock, cluster=common.cluster, node=common.node_name, verify=signatures
     )
