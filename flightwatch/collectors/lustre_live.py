@@ -12,6 +12,8 @@ from flightwatch.core.protocols import Row, Value
 if TYPE_CHECKING:
     from flightwatch.collectors.captures.lustre import Target
 
+#: The folders in which `captures.lustre` looks, known here so that it is imported only where one exists.
+_ROOTS = ("proc/fs/lustre", "sys/kernel/debug/lustre", "sys/fs/lustre")
 _TIMES = {"read": ("ost_read", "read"), "write": ("ost_write", "write")}
 
 
@@ -27,11 +29,11 @@ class LustreCollector:
 
     def collect(self, now_ms: int) -> Iterable[Row]:
         """Read all targets once. Raises NoData when no Lustre file system is mounted."""
-        from flightwatch.collectors.captures.lustre import ROOTS, targets_of
-
         tree = self._environment.tree
-        if not any(tree.listdir(f"{root}/osc") or tree.listdir(f"{root}/llite") for root in ROOTS):
+        if not any(tree.listdir(f"{root}/osc") or tree.listdir(f"{root}/llite") for root in _ROOTS):
             raise NoData("no Lustre file system is mounted")
+        from flightwatch.collectors.captures.lustre import targets_of
+
         rows: list[Row] = []
         slowest: dict[str, float] = {}
         for target in targets_of(tree):

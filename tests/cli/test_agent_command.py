@@ -148,9 +148,10 @@ def test_the_agent_loads_nothing_heavy(folder: Path) -> None:
         "from flightwatch.collectors.registry import make_collectors\n"
         f"make_collectors(environment_at({str(folder)!r}))\n"
         f"print(sorted(name for name in sys.modules if name.split('.')[0] in {HEAVY!r}))\n"
+        "print([name for name in sys.modules if name.startswith('flightwatch.collectors.captures.')])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "[]\n[]\n"
 
 
 @pytest.mark.parametrize(
