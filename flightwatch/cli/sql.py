@@ -38,16 +38,29 @@ def run(arguments: argparse.Namespace) -> int:
     text = sys.stdin.read() if arguments.query == "-" else arguments.query
     if arguments.format in ("parquet", "arrow") and sys.stdout.isatty():
         raise ConfigError(f"--format {arguments.format} is binary: send it to a file with > FILE")
-    settings = load_settings(arguments.config)
-    common = settings.section(CommonSettings)
-    folder = arguments.data_dir or common.data_dir
-    store_url = f"chdb:///{Path(folder).absolute()}/store" if arguments.data_dir else common.store_url
-    answer = _ask_instance(folder, text, arguments.format) if store_url.startswith("chdb:") else None
-    if answer is None:
-        answer = _ask_store(store_url, settings, text, arguments.format)
-    sys.stdout.buffer.write(answer)
+    sys.stdout.buffer.write(ask(text, arguments.format, load_settings(arguments.config), arguments.data_dir))
     sys.stdout.buffer.flush()
     return ExitCode.DONE
+
+
+def ask(text: str, form: str, settings: Loaded, data_dir: str | None = None) -> bytes:
+    """Return the answer of the running instance, of a closed store, or of servers.
+
+    Parameters
+    ----------
+    text: one SELECT.
+    form: one of FORMATS.
+    data_dir: folder of the instance; None: the configured one.
+
+    Raises
+    ------
+    Refused: the query is refused, or nothing answers. ConfigError: malformed. FlightwatchError: the store is away.
+    """
+    common = settings.section(CommonSettings)
+    folder = data_dir or common.data_dir
+    store_url = f"chdb:///{Path(folder).absolute()}/store" if data_dir else common.store_url
+    answer = _ask_instance(folder, text, form) if store_url.startswith("chdb:") else None
+    return _ask_store(store_url, settings, text, form) if answer is None else answer
 
 
 def _ask_instance(folder: str, text: str, form: str) -> bytes | None:

@@ -34,7 +34,7 @@ def encode(batch: Batch, sign: Callable[[bytes], bytes] | None = None) -> bytes:
     Parameters
     ----------
     batch: header and rows.
-    sign: returns the signature of the bytes it is given; None leaves the message unsigned.
+    sign: returns the signature (64 bytes, Ed25519) of the bytes it is given; None leaves the message unsigned.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def encode_rows(header: BatchHeader, rows: Sequence[Row], sign: Callable[[bytes]
 
 
 def _seal(header: BatchHeader, rows: int, body: bytes, sign: Callable[[bytes], bytes] | None) -> bytes:
-    signature_bytes = 0 if sign is None else len(sign(b""))
+    signature_bytes = 0 if sign is None else wire.SIGNATURE_BYTES
     envelope = wire.ENVELOPE.pack(
         wire.MAGIC,
         wire.FORMAT_VERSION,
@@ -77,7 +77,10 @@ def _seal(header: BatchHeader, rows: int, body: bytes, sign: Callable[[bytes], b
     )
     message = envelope + wire.compressor().compress(body)
     if sign is not None:
-        message += sign(message)
+        signature = sign(message)
+        if len(signature) != wire.SIGNATURE_BYTES:
+            raise ValueError(f"a signature has {wire.SIGNATURE_BYTES} bytes, not {len(signature)}")
+        message += signature
     if len(message) > wire.MAX_MESSAGE_BYTES:
         raise BadRecord(f"a message holds at most {wire.MAX_MESSAGE_BYTES} bytes, not {len(message)}")
     return message

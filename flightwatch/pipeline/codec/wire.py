@@ -29,6 +29,7 @@ FORMAT_VERSION = 1
 #: Version of the meaning of decoded rows; part of every deduplication token.
 DECODER_VERSION = 1
 FLAG_SIGNED = 1
+SIGNATURE_BYTES = 64
 
 #: Largest message the bus carries, bytes.
 MAX_MESSAGE_BYTES = 4_000_000

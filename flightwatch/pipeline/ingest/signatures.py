@@ -1,69 +1,77 @@
-"""Does a batch come from the node it names? Checked against the keys that nodes enrolled."""
+"""Which batches are believed: signed by a key that the control database lists for their node."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from flightwatch.core.clock import Clock
+from flightwatch.core.clock import Clock, SystemClock
 from flightwatch.core.ed25519 import verify
-from flightwatch.core.errors import BadRecord
+from flightwatch.core.errors import BadRecord, FlightwatchError
 from flightwatch.pipeline.batch import BatchHeader
 
-#: How long keys are remembered: a new key counts, and a revoked one stops counting, after this at the latest.
-KEYS_SECONDS = 10.0
+logger = logging.getLogger(__name__)
+
+_FRESH_SECONDS = 30.0
+_SOONEST_SECONDS = 2.0
 
 
 class SignatureCheck:
-    """Refuses a batch whose signature does not fit its node's keys.
+    """Refuses batches whose signature does not fit their node. Thread-safe. Costs about 0.1 ms a signed message.
 
-    A node that has enrolled must sign; a node that has not may send unsigned batches unless `required`.
+    A signed batch must carry a valid signature of one of its node's keys. An unsigned one is taken only from
+    a node that has no key, and only while signatures are not required.
 
     Parameters
     ----------
-    keys: returns valid public keys (64 hexadecimal digits) by node; an enrolled node without a valid key has an
-        empty set.
-    required: refuse unsigned batches of nodes that never enrolled, too.
+    keys: returns the valid public keys (hexadecimal) of every enrolled node; asked at most every 2 s.
+    required: refuse unsigned batches of unknown nodes too.
     """
 
-    def __init__(self, keys: Callable[[], Mapping[str, frozenset[str]]], clock: Clock, *, required: bool) -> None:
-        self._read_keys, self._clock, self._required = keys, clock, required
+    def __init__(
+        self, keys: Callable[[], Mapping[str, frozenset[str]]], *, required: bool, clock: Clock | None = None
+    ) -> None:
+        self._load = keys
+        self._required = required
+        self._clock = clock or SystemClock()
+        self._keys: Mapping[str, frozenset[str]] | None = None
+        self._loaded_at_s = float("-inf")
         self._lock = threading.Lock()
-        self._keys: Mapping[str, frozenset[str]] = {}
-        self._read_at = float("-inf")
 
-    def __call__(self, header: BatchHeader, signed: bytes, signature: bytes | None) -> None:
+    def __call__(self, header: BatchHeader, body: bytes, signature: bytes | None) -> None:
         """Check one batch.
-
-        Parameters
-        ----------
-        signed: the bytes that the signature covers.
-        signature: None when the batch is unsigned.
 
         Raises
         ------
-        BadRecord: the batch must not be stored, with the reason.
+        BadRecord: it must not be stored. TransientError: the keys have never been readable yet.
         """
-        keys = self._current().get(header.node)
+        keys = self._keys_of(header.node, _FRESH_SECONDS)
         if signature is None:
-            if keys is not None:
-                raise BadRecord(f"the batch is unsigned, but node {header.node} has enrolled a key")
-            if self._required:
-                raise BadRecord(f"the batch is unsigned and node {header.node} has not enrolled")
+            if keys is None and not self._required:
+                return
+            raise BadRecord(f"the batch of node {header.node!r} is not signed")
+        if self._fits(keys, body, signature):
             return
-        if keys is None:
-            if self._required:
-                raise BadRecord(
-                    f"node {header.node} has not enrolled: `flightwatch agent enroll` prints its public key"
-                )
+        # The key may have been enrolled a moment ago.
+        if self._fits(self._keys_of(header.node, _SOONEST_SECONDS), body, signature):
             return
-        if not any(verify(bytes.fromhex(key), signed, signature) for key in keys):
-            raise BadRecord(f"the signature does not fit any valid key of node {header.node}")
+        raise BadRecord(f"the signature is not by a key of node {header.node!r}")
 
-    def _current(self) -> Mapping[str, frozenset[str]]:
+    @staticmethod
+    def _fits(keys: frozenset[str] | None, body: bytes, signature: bytes) -> bool:
+        return any(verify(bytes.fromhex(key), body, signature) for key in keys or ())
+
+    def _keys_of(self, node: str, age_seconds: float) -> frozenset[str] | None:
         with self._lock:
-            now = self._clock.monotonic_s()
-            if now - self._read_at > KEYS_SECONDS:
-                self._keys = self._read_keys()
-                self._read_at = now
-            return self._keys
+            now_s = self._clock.monotonic_s()
+            if self._keys is None or now_s - self._loaded_at_s > age_seconds:
+                try:
+                    self._keys = self._load()
+                    self._loaded_at_s = now_s
+                except FlightwatchError as error:
+                    if self._keys is None:
+                        raise
+                    # Known keys go on working while the control database is away.
+                    logger.warning("agents' keys cannot be read again: %s", error)
+            return self._keys.get(node)

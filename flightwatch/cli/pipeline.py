@@ -1,0 +1,77 @@
+"""`flightwatch pipeline`: ingest alone, for clusters; several processes share the work."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import threading
+from contextlib import ExitStack
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.sections import load_settings
+from flightwatch.core.logs import configure
+from flightwatch.core.settings import Loaded
+from flightwatch.core.vocabulary import ExitCode
+from flightwatch.pipeline.bus.connect import open_bus
+from flightwatch.pipeline.bus.settings import BusSettings
+from flightwatch.pipeline.control import open_control
+from flightwatch.pipeline.control.agents import AgentKeys
+from flightwatch.pipeline.ingest.runner import Ingest
+from flightwatch.pipeline.ingest.settings import IngestSettings
+from flightwatch.pipeline.ingest.signatures import SignatureCheck
+from flightwatch.pipeline.store.client import Store, open_store
+from flightwatch.pipeline.store.migrate import check, migrate
+from flightwatch.pipeline.store.settings import StoreSettings
+
+HELP = "Store what is on the bus until stopped; several of these, on several machines, share the work."
+EPILOG = "example:\n  flightwatch pipeline --config /etc/flightwatch/flightwatch.toml"
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments."""
+    parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run until SIGTERM or SIGINT; what was read by then is stored before it ends."""
+    settings = load_settings(arguments.config)
+    common = settings.section(CommonSettings)
+    configure(common.log_level, common.log_format)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with ExitStack() as stack:
+        ingest = _open(stack, settings, common, stop)
+        if ingest is not None:
+            print("READY", flush=True)
+            ingest.run(stop)
+    return ExitCode.DONE
+
+
+def _open(stack: ExitStack, settings: Loaded, common: CommonSettings, stop: threading.Event) -> Ingest | None:
+    ingest_settings = settings.section(IngestSettings)
+    bus = open_bus(common.bus_url, settings.section(BusSettings))
+    stack.callback(bus.close)
+    control = open_control(common.control_url)
+    stack.callback(control.close)
+    store = open_store(common.store_url, settings.section(StoreSettings))
+    stack.callback(store.close)
+    if not _is_migrated(store, stop):
+        return None
+    verify = SignatureCheck(AgentKeys(control).valid, required=ingest_settings.require_signatures)
+    return Ingest(bus, store, ingest_settings, cluster=common.cluster, node=common.node_name, verify=verify)
+
+
+def _is_migrated(store: Store, stop: threading.Event) -> bool:
+    """Migrate an embedded store; wait for `flightwatch store migrate` on servers. False when stopped meanwhile."""
+    if store.embedded:
+        migrate(store)
+        return True
+    while check(store):
+        logger.warning("the store is older than this program: waiting for `flightwatch store migrate`")
+        if stop.wait(10.0):
+            return False
+    return True
