@@ -98,8 +98,10 @@ class MlxlinkParser:
             elif key == "raw physical errors per lane":
                 for lane, part in enumerate(text.split(","), 1):
                     counts.read(f"raw_physical_errors_lane_{lane}", part, name)
-            elif key in ("raw physical ber", "symbol ber") and 0 <= (raw := to_float(text) or -1.0) <= 1:
-                extra[f"mlxlink.{key.replace(' ', '_')}_ratio"] = raw
+            elif key in ("raw physical ber", "symbol ber"):
+                raw = to_float(text)
+                if raw is not None and 0 <= raw <= 1:
+                    extra[f"mlxlink.{key.replace(' ', '_')}_ratio"] = raw
             elif key == "effective physical ber":
                 ratio = to_float(text)
                 values["ber_ratio"] = ratio if ratio is not None and 0 <= ratio <= 1 else None

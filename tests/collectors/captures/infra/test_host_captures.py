@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
+
+Read = Callable[[str], Any]
 
 
-def test_ipmitool_sensor(sample) -> None:
+def test_ipmitool_sensor(sample: Read) -> None:
     found = sample("ipmi_sensor.txt")
     (node,) = found.of("node_samples")
     assert (node["inlet_c"], node["outlet_c"], node["psu_w"]) == (24.0, 71.0, 5600.0)
@@ -18,7 +22,7 @@ def test_ipmitool_sensor(sample) -> None:
     assert not found.errors
 
 
-def test_ipmitool_sdr_and_elist(sample) -> None:
+def test_ipmitool_sdr_and_elist(sample: Read) -> None:
     sdr = sample("ipmi_sdr.txt")
     assert sdr.of("node_samples")[0]["psu_w"] == 3010.0
     assert sdr.sensor("Intrusion", "state")["value"] is None
@@ -31,26 +35,26 @@ def test_ipmitool_sdr_and_elist(sample) -> None:
     assert not elist.codes
 
 
-def test_freeipmi_is_read_by_its_header(sample) -> None:
+def test_freeipmi_is_read_by_its_header(sample: Read) -> None:
     found = sample("ipmi_free.txt")
     assert found.sensor("CPU1 Temp", "temperature")["value"] == 45.0
     assert found.sensor("FAN1", "fan")["unit"] == "rpm"
     assert found.codes == ["sensor:critical"]
 
 
-def test_dcmi(sample) -> None:
+def test_dcmi(sample: Read) -> None:
     found = sample("ipmi_dcmi.txt")
     assert found.of("node_samples")[0]["psu_w"] == 5123.0
     assert not [note for note in found.notes if note.level != "info"]
 
 
-def test_a_supply_without_reading_leaves_the_power_unknown(text) -> None:
+def test_a_supply_without_reading_leaves_the_power_unknown(text: Read) -> None:
     found = text("PSU1 Input       | 1500 Watts        | ok\nPSU2 Input       | No Reading        | ns\n")
     assert not found.of("node_samples")
     assert found.sensor("PSU2 Input", "reading")["value"] is None
 
 
-def test_redfish_thermal(sample) -> None:
+def test_redfish_thermal(sample: Read) -> None:
     found = sample("redfish_thermal.json")
     (node,) = found.of("node_samples")
     assert (node["inlet_c"], node["fan_rpm_min"]) == (27.5, 0.0)
@@ -61,7 +65,7 @@ def test_redfish_thermal(sample) -> None:
     assert found.codes == ["sensor:warning", "fan:failed"]
 
 
-def test_redfish_sensor_collection(sample) -> None:
+def test_redfish_sensor_collection(sample: Read) -> None:
     found = sample("redfish_sensors.json")
     assert found.sensor("HGX GPU 1 TEMP", "temperature")["value"] == 34.875
     assert found.sensor("HGX GPU 1 TEMP", "temperature_crit")["value"] == 95.0
@@ -69,7 +73,7 @@ def test_redfish_sensor_collection(sample) -> None:
     assert found.sensor("Fan Pump", "fan")["unit"] == "%"
 
 
-def test_truncated_redfish_names_the_place(text, sample) -> None:
+def test_truncated_redfish_names_the_place(text: Read, sample: Read) -> None:
     whole = json.dumps(
         {"@odata.id": "/redfish/v1/Chassis/1/Thermal", "Temperatures": [{"Name": "a", "ReadingCelsius": 1}]}
     )
@@ -78,7 +82,7 @@ def test_truncated_redfish_names_the_place(text, sample) -> None:
     assert any("offset" in error for error in found.errors)
 
 
-def test_ibswinfo(sample) -> None:
+def test_ibswinfo(sample: Read) -> None:
     found = sample("ibswinfo.out")
     assert found.codes == ["psu:failed", "psu:failed"]
     assert found.of("node_samples")[0]["psu_w"] == 210.0
@@ -86,7 +90,7 @@ def test_ibswinfo(sample) -> None:
     assert found.of("inventory")[0]["serial"] == "EX0001"
 
 
-def test_ras_summary(sample) -> None:
+def test_ras_summary(sample: Read) -> None:
     found = sample("ras_summary.txt")
     (node,) = found.of("node_samples")
     assert (node["edac_corrected_total"], node["edac_uncorrected_total"]) == (17, 2)
@@ -94,20 +98,20 @@ def test_ras_summary(sample) -> None:
     assert found.said("not a disk")
 
 
-def test_ras_errors_have_times_and_places(sample) -> None:
+def test_ras_errors_have_times_and_places(sample: Read) -> None:
     found = sample("ras_errors.txt")
     assert found.codes == ["ras:ce", "ras:ce", "aer:fatal", "aer:corrected"]
     first = found.of("events")[0]
     assert (first["ts"], first["attrs"]["addr"]) == (1735725600000, "0x1234000")
 
 
-def test_machine_checks_by_status_bits(sample) -> None:
+def test_machine_checks_by_status_bits(sample: Read) -> None:
     first, second = sample("mce.log").of("events")
     assert (first["code"], first["severity"], first["ts"]) == ("mce:uncorrected", "critical", 1735725600000)
     assert (second["code"], second["severity"], second["ts"]) == ("mce:corrected", "warning", None)
 
 
-def test_facility_csv(sample) -> None:
+def test_facility_csv(sample: Read) -> None:
     found = sample("facility_wide.csv")
     readings = {(row["label"], row["ts"]): row for row in found.of("facility_samples")}
     at, later = 1735689600000, 1735689660000
@@ -123,7 +127,7 @@ def test_facility_csv(sample) -> None:
     ]
 
 
-def test_facility_over_redfish(sample) -> None:
+def test_facility_over_redfish(sample: Read) -> None:
     rows = sample("redfish_cdu.json").of("facility_samples")
     assert {(row["zone"], row["quantity"], row["value"]) for row in rows} == {
         ("7", "flow", 310.5), ("7", "temperature", 21.5), ("7", "heat_removed", 88.0),

@@ -7,12 +7,13 @@ import random
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flightwatch.collectors.captures.base import Parser
+from flightwatch.collectors.captures.base import Parser, TreeParser
 from flightwatch.collectors.captures.registry import HOST_PARSERS, TREE_PARSERS, parsers, tree_parsers
 from flightwatch.collectors.tree import FolderTree
 from flightwatch.core.catalogue import TABLES
@@ -36,7 +37,7 @@ PRINTED = {
 _FACTORS = (1, 1000, 1e-3, 1e6, 1e-6, 3.785411784, 100, 6.894757, 1000 / 60, 0.01)
 
 
-def check(items: list[Row | Note], data: bytes, parser: Parser) -> None:
+def check(items: list[Row | Note], data: bytes, parser: Parser | TreeParser) -> None:
     numbers = sorted({abs(float(word)) for word in _NUMBER.findall(data) if len(word) < 40})
     for item in items:
         if isinstance(item, Note):
@@ -45,7 +46,8 @@ def check(items: list[Row | Note], data: bytes, parser: Parser) -> None:
             continue
         table = TABLES[item.table]
         assert set(item.values) == {"ts", "node", *parser.CARRIES[item.table]}
-        for column, value in item.values.items():
+        cells: dict[str, Any] = dict(item.values)
+        for column, value in cells.items():
             kind = table.column(column).type
             if value is None:
                 continue
@@ -142,7 +144,8 @@ def test_long_and_deep_inputs_end_in_time(name: str) -> None:
 
 
 def test_registered_names_and_declarations() -> None:
-    for parser in (*BY_NAME.values(), *tree_parsers()):
+    every: list[Parser | TreeParser] = [*BY_NAME.values(), *tree_parsers()]
+    for parser in every:
         for table, columns in parser.CARRIES.items():
             for column in columns:
                 TABLES[table].column(column)
@@ -175,4 +178,4 @@ def test_trees_of_garbage(contents: list[bytes], tmp_path_factory: pytest.TempPa
         (root / path).write_bytes(content)
     for parser in tree_parsers():
         assert parser.recognise_tree(paths)
-        check(list(parser.parse_tree(FolderTree(str(root)), CONTEXT)), b"\n".join(contents), parser)  # type: ignore[arg-type]
+        check(list(parser.parse_tree(FolderTree(str(root)), CONTEXT)), b"\n".join(contents), parser)

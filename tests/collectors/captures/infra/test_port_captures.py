@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,10 @@ from flightwatch.collectors.captures.ethtool import EthtoolParser
 from flightwatch.collectors.captures.perfquery import PerfqueryParser
 from flightwatch.core.protocols import CaptureContext, Note
 
+Read = Callable[[str], Any]
 
-def test_rdma_names_of_every_driver_fill_the_same_columns(sample) -> None:
+
+def test_rdma_names_of_every_driver_fill_the_same_columns(sample: Read) -> None:
     mlx5, ionic = sample("rdma_statistic.json").of("port_samples")
     assert [mlx5[name] for name in ("out_of_sequence_total", "packet_seq_err_total", "ack_timeout_total")] == [3, 4, 5]
     assert [mlx5[name] for name in ("ecn_marked_total", "cnp_sent_total", "cnp_handled_total")] == [17, 18, 19]
@@ -23,13 +27,13 @@ def test_rdma_names_of_every_driver_fill_the_same_columns(sample) -> None:
     assert ionic["extra_counters"] is None
 
 
-def test_rdma_link_states(sample) -> None:
+def test_rdma_link_states(sample: Read) -> None:
     first, second = sample("rdma_link.txt").of("port_samples")
     assert (first["hca"], first["state"]) == ("mlx5_0", "DOWN")
     assert (second["hca"], second["state"]) == ("mlx5_1", "ACTIVE")
 
 
-def test_ethtool_prefers_the_port_over_the_driver_and_sums_priorities(sample) -> None:
+def test_ethtool_prefers_the_port_over_the_driver_and_sums_priorities(sample: Read) -> None:
     found = sample("ethtool_mlx5.txt")
     (port,) = found.of("port_samples")
     assert (port["rx_bytes_total"], port["tx_bytes_total"], port["rx_packets_total"]) == (9000, 8000, 90)
@@ -42,13 +46,13 @@ def test_ethtool_prefers_the_port_over_the_driver_and_sums_priorities(sample) ->
     assert found.said("counters of single queues")
 
 
-def test_ethtool_bnxt_totals_are_not_added_to_their_parts(sample) -> None:
+def test_ethtool_bnxt_totals_are_not_added_to_their_parts(sample: Read) -> None:
     (port,) = sample("ethtool_bnxt.txt").of("port_samples")
     assert (port["pfc_rx_pause_total"], port["pfc_tx_pause_total"]) == (9, 2)
     assert (port["fec_corrected_total"], port["fec_uncorrected_total"], port["rcv_errors_total"]) == (70, 1, 1)
 
 
-def test_optics_show_the_weakest_lit_lane_and_name_the_dark_one(sample) -> None:
+def test_optics_show_the_weakest_lit_lane_and_name_the_dark_one(sample: Read) -> None:
     found = sample("ethtool_module.txt")
     (port,) = found.of("port_samples")
     assert (port["optics_rx_power_dbm"], port["optics_tx_power_dbm"]) == (-7.8, -0.42)
@@ -57,7 +61,7 @@ def test_optics_show_the_weakest_lit_lane_and_name_the_dark_one(sample) -> None:
     assert found.sensor("lane 1", "rx_power")["value"] is None
 
 
-def test_ethtool_fec_and_settings_pages(sample, text) -> None:
+def test_ethtool_fec_and_settings_pages(sample: Read, text: Read) -> None:
     (port,) = sample("ethtool_fec.txt").of("port_samples")
     assert (port["hca"], port["fec_corrected_total"], port["fec_uncorrected_total"]) == ("ens6f1", 4242, 3)
     found = text("Settings for eth1:\n\tSpeed: 200000Mb/s\n\tDuplex: Full\n\tLink detected: no\n")
@@ -65,7 +69,7 @@ def test_ethtool_fec_and_settings_pages(sample, text) -> None:
     assert (port["rate_gbps"], port["state"]) == (200.0, "DOWN")
 
 
-def test_ethtool_json(text) -> None:
+def test_ethtool_json(text: Read) -> None:
     (port,) = text('[{"ifname": "eth9", "rx_bytes": 7, "tx_bytes": 8, "tx_prio1_pause": 2}]').of("port_samples")
     assert (port["hca"], port["rx_bytes_total"], port["pfc_tx_pause_total"]) == ("eth9", 7, 2)
 
@@ -80,7 +84,7 @@ def test_the_interface_comes_from_the_file_name_when_it_names_one(source: str, h
     assert row.values["hca"] == hca
 
 
-def test_mlxlink_text_and_json(sample) -> None:
+def test_mlxlink_text_and_json(sample: Read) -> None:
     found = sample("mlxlink.txt")
     (port,) = found.of("port_samples")
     assert (port["state"], port["rate_gbps"], port["ber_ratio"]) == ("ACTIVE", 400.0, 3e-14)
@@ -93,7 +97,7 @@ def test_mlxlink_text_and_json(sample) -> None:
     assert 0 < port["ber_ratio"] < 1e-250
 
 
-def test_perfquery_words_saturation_and_garbage(sample) -> None:
+def test_perfquery_words_saturation_and_garbage(sample: Read) -> None:
     found = sample("perfquery.out")
     (port,) = found.of("port_samples")
     assert (port["port"], port["tx_bytes_total"]) == (3, 4000)
@@ -112,7 +116,7 @@ def test_an_empty_query_is_a_failure_and_no_row(data: bytes) -> None:
     assert note.level == "error"
 
 
-def test_nicctl_strings(sample) -> None:
+def test_nicctl_strings(sample: Read) -> None:
     found = sample("nicctl.json")
     (port,) = found.of("port_samples")
     assert (port["rx_packets_total"], port["pfc_rx_pause_total"], port["link_downed_total"]) == (100, 4, 2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,26 +12,28 @@ from flightwatch.collectors.captures.lustre import LustreTreeParser
 from flightwatch.collectors.tree import FolderTree
 from flightwatch.core.protocols import CaptureContext, Row
 
+Read = Callable[[str], Any]
 
-def test_diskstats_of_every_width(sample) -> None:
+
+def test_diskstats_of_every_width(sample: Read) -> None:
     nvme, sda, sdb = sample("diskstats").of("storage_samples")
     assert (nvme["read_ms"], nvme["write_ms"], nvme["inflight"]) == (0.5, 1.5, 4)
     assert (sda["read_ms"], sda["write_ms"]) == (None, None)
     assert sdb["read_ms"] == 100.0
 
 
-def test_mountstats(sample) -> None:
+def test_mountstats(sample: Read) -> None:
     (mount,) = sample("mountstats").of("storage_samples")
     assert (mount["target"], mount["read_ms"], mount["write_ms"]) == ("/mnt/data", 25.0, 100.0)
     assert (mount["read_bytes_total"], mount["write_bytes_total"]) == (4000, 8000)
 
 
-def test_nfsiostat_zeros_are_no_time(sample) -> None:
+def test_nfsiostat_zeros_are_no_time(sample: Read) -> None:
     (mount,) = sample("nfsiostat.txt").of("storage_samples")
     assert (mount["target"], mount["read_ms"], mount["write_ms"]) == ("/mnt/data", 2.158, None)
 
 
-def test_mmpmon(sample) -> None:
+def test_mmpmon(sample: Read) -> None:
     found = sample("mmpmon.txt")
     (scratch,) = found.of("storage_samples")
     assert (scratch["node"], scratch["target"], scratch["ts"]) == ("node07", "scratch", 1700000000250)
@@ -42,7 +46,7 @@ def test_mmpmon(sample) -> None:
     assert fourth["write_ms"] == 2.0
 
 
-def test_beegfs(sample) -> None:
+def test_beegfs(sample: Read) -> None:
     total, client = sample("beegfs_client.txt").of("storage_samples")
     assert (total["target"], total["read_ops_total"], total["write_bytes_total"]) == ("Sum", 20, 4 * 2**20)
     assert (client["target"], client["read_bytes_total"]) == ("192.0.2.4", round(2.5 * 2**20))
@@ -50,7 +54,7 @@ def test_beegfs(sample) -> None:
     assert (server["ts"], server["queue_depth"], server["read_ms"]) == (1700000001000, 7.0, None)
 
 
-def test_lustre_parameters(sample) -> None:
+def test_lustre_parameters(sample: Read) -> None:
     found = sample("lctl.txt")
     first, second = found.of("storage_samples")
     assert (first["target"], first["read_ms"], first["queue_depth"], first["inflight"]) == ("fs1-OST0000", 2.0, 4.0, 3)
@@ -60,7 +64,7 @@ def test_lustre_parameters(sample) -> None:
     assert found.said("100 % of all reads go to fs1-OST0000")
 
 
-def test_brw_stats_are_upper_bounds(sample) -> None:
+def test_brw_stats_are_upper_bounds(sample: Read) -> None:
     found = sample("brw_stats")
     (target,) = found.of("storage_samples")
     assert (target["read_ms"], target["write_ms"], target["queue_depth"]) == (5.0, 8.0, 2.0)

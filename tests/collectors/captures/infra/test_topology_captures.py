@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from flightwatch.collectors.nodelist import expand_nodes, parse_indices
 from flightwatch.core.errors import BadRecord
 
+Read = Callable[[str], Any]
 
-def test_slurm_tree_and_a_range_bomb(sample) -> None:
+
+def test_slurm_tree_and_a_range_bomb(sample: Read) -> None:
     found = sample("slurm_topology.conf")
     leaves = {row["node"]: row["leaf_switch"] for row in found.of("inventory")}
     assert leaves == {"gpu01": "leaf1", "gpu02": "leaf1", "gpu10": "leaf1", "gpu11": "leaf2", "gpu12": "leaf2"}
@@ -19,7 +24,7 @@ def test_slurm_tree_and_a_range_bomb(sample) -> None:
     assert "more than" in error
 
 
-def test_slurm_job_devices_per_node(sample) -> None:
+def test_slurm_job_devices_per_node(sample: Read) -> None:
     found = sample("slurm_job.txt")
     first, second, broken = found.of("events")
     assert (first["job"], first["run"], first["node"], first["attrs"]["devices"]) == (
@@ -32,7 +37,7 @@ def test_slurm_job_devices_per_node(sample) -> None:
     assert (broken["code"], broken["severity"], broken["node"]) == ("job:node_fail", "error", None)
 
 
-def test_slurm_json_numbers_in_objects(text) -> None:
+def test_slurm_json_numbers_in_objects(text: Read) -> None:
     found = text(
         '{"jobs": [{"job_id": {"number": 9, "set": true}, "job_state": ["RUNNING"], "nodes": "n[1-2]",'
         ' "restart_cnt": 1, "gres_detail": ["gpu:a:2(IDX:0-1)", "gpu:a:1(IDX:3)"]}, {"job_state": ["RUNNING"]}]}'
@@ -44,7 +49,7 @@ def test_slurm_json_numbers_in_objects(text) -> None:
     assert found.errors
 
 
-def test_fabric_scan_in_both_forms(sample) -> None:
+def test_fabric_scan_in_both_forms(sample: Read) -> None:
     scan = sample("ibnet.out")
     hosts = {row["node"]: (row["hca"], row["leaf_switch"]) for row in scan.of("inventory") if row["hca"]}
     assert hosts == {"host-1": ("mlx5_0", "leaf-01"), "host-2": ("mlx5_0", "leaf-01")}
@@ -56,7 +61,7 @@ def test_fabric_scan_in_both_forms(sample) -> None:
     assert listed.said("leaf-01/9 has no peer (4x ???)")
 
 
-def test_adapters_without_switches_are_an_empty_topology_with_a_message(text) -> None:
+def test_adapters_without_switches_are_an_empty_topology_with_a_message(text: Read) -> None:
     found = text(
         'Ca\t1 "H-2"\t\t# "host-1 mlx5_0"\n[1](2) \t"S-1"[1]\t\t# lid 2 lmc 0 "MF0;leaf-01:X/U1" lid 1 4xNDR\n'
     )
@@ -64,7 +69,7 @@ def test_adapters_without_switches_are_an_empty_topology_with_a_message(text) ->
     assert found.said("the topology is empty")
 
 
-def test_nccl_dump_with_names_ranks_and_nvlink(sample, text) -> None:
+def test_nccl_dump_with_names_ranks_and_nvlink(sample: Read, text: Read) -> None:
     found = sample("nccl_topo.xml")
     device, adapter = found.of("inventory")
     assert (device["device"], device["attrs"]["rank"], device["attrs"]["near_nic"]) == (3, "11", "mlx5_3")
@@ -78,14 +83,14 @@ def test_nccl_dump_with_names_ranks_and_nvlink(sample, text) -> None:
     assert bomb.errors
 
 
-def test_netq(sample) -> None:
+def test_netq(sample: Read) -> None:
     found = sample("netq.json")
     assert found.of("links")[0]["from_target"] == "host1/eth2"
     assert found.of("inventory")[0]["leaf_switch"] == "leaf1"
     assert found.said("does not have two ends")
 
 
-def test_kubernetes_nodes_and_pods(sample) -> None:
+def test_kubernetes_nodes_and_pods(sample: Read) -> None:
     nodes = sample("kubernetes_nodes.json")
     (node,) = nodes.of("inventory")
     assert (node["rack"], node["leaf_switch"], node["scale_up_domain"], node["model"]) == (
@@ -102,7 +107,7 @@ def test_kubernetes_nodes_and_pods(sample) -> None:
     assert pod["attrs"]["accelerators"] == "8"
 
 
-def test_inventory_csv(sample) -> None:
+def test_inventory_csv(sample: Read) -> None:
     found = sample("inventory.csv")
     first, second = found.of("inventory")
     assert (first["device"], first["rack"], first["attrs"]) == (0, "r1", {"bmc": "192.0.2.11"})
