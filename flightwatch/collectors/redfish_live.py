@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: Largest answer read, and most resources read in one go.
 ANSWER_LIMIT, RESOURCE_LIMIT = 4 << 20, 200
+_LONGEST_WAIT_S = 600.0
 #: Collections where equipment is found.
 CHASSIS = ("/redfish/v1/Chassis",)
 EQUIPMENT = tuple(
@@ -72,7 +73,7 @@ class RedfishClient:
         ------
         TransientError: unreachable, refused, too slow, too large, or not JSON.
         """
-        left_s = self._deadline_s - time.monotonic()
+        left_s = min(self._deadline_s - time.monotonic(), _LONGEST_WAIT_S)
         if left_s <= 0 or self.requests >= RESOURCE_LIMIT:
             raise TransientError(f"redfish: {self._host} did not answer everything in time")
         self.requests += 1

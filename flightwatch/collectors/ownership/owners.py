@@ -78,8 +78,8 @@ def find_owners(
 
     Notes
     -----
-    Several processes on one device (a trainer and a monitor) give the one with a rank; without a rank
-    the lowest process id. Two ranks on one device give the lower one.
+    A process with a rank beats what is declared, which beats a process without one (a monitor). Two
+    ranks on one device give the lower one.
     """
     owners: dict[int, Owner] = dict(declared)
     for pid in sorted(processes):
@@ -87,23 +87,20 @@ def find_owners(
         if owner is None:
             continue
         for device in processes[pid]:
-            known = owners.get(device)
-            if known is None or known.source != "process" or _better(owner, known):
-                owners[device] = _with_run(owner, known)
+            if _better(owner, owners.get(device)):
+                owners[device] = _with_run(owner, declared.get(device))
     return owners
 
 
-def _better(owner: Owner, known: Owner) -> bool:
-    if owner.rank is None:
-        return False
-    return known.rank is None or owner.rank < known.rank
+def _better(owner: Owner, known: Owner | None) -> bool:
+    if known is None:
+        return True
+    return owner.rank is not None and (known.source != "process" or known.rank is None or owner.rank < known.rank)
 
 
-def _with_run(owner: Owner, known: Owner | None) -> Owner:
+def _with_run(owner: Owner, declared: Owner | None) -> Owner:
     """Take the attempt from the scheduler where it names the same job: a process may not know it was restarted."""
-    if known is not None and known.source != "process" and known.job == owner.job:
-        return replace(owner, run=known.run)
-    return owner
+    return replace(owner, run=declared.run) if declared is not None and declared.job == owner.job else owner
 
 
 def local_rank_devices(tree: Tree, pids: Iterable[int]) -> dict[int, list[int]]:
