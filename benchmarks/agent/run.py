@@ -5,8 +5,8 @@ python -m benchmarks.agent.run [--seconds 60] [--node-exporter PATH]
 Two machines: this one, and a recorded tree of 8 GPUs, 8 RDMA ports and 200 sensors. Two buses: SQLite and
 Kafka (noida-db, a test broker). The agent collects devices every 1 s and files every 5 s, signs, sends,
 and reads its commands; node_exporter (Debian's prometheus-node-exporter, fetched when absent) reads the same
-trees and is scraped every 1 s, another one every 5 s. CPU is user and system time of the process with its threads between two reads of
-/proc/PID/stat; the first 10 s are not counted. The brokers and the scraper are not counted.
+trees and is scraped every 1 s, another one every 5 s. CPU is user and system time of the process with its
+threads between two reads of /proc/PID/stat, after a warm-up. The brokers and the scraper are not counted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flightwatch.core.ed25519 import signing_key
 from flightwatch.core.vocabulary import Topic
 from flightwatch.pipeline.bus.connect import open_bus
 
-WARM_UP_SECONDS = 10
+WARM_UP_SECONDS = 35
 ROOT = Path(__file__).parents[2]
 TICKS = os.sysconf("SC_CLK_TCK")
 

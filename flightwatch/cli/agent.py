@@ -163,7 +163,7 @@ def run_agent(
     )
     keys = control_keys(environment.settings.control_keys)
     commands = CommandReader(bus, node, keys, clock, os.path.join(state_dir(common), "commands_seen")) if keys else None
-    agent = Agent(environment, sender, clock, sender.state, commands)
+    agent = Agent(environment, sender, clock, sender.state, commands, settle=settle_memory)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.stop())
     settle_memory()

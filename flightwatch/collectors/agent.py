@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Figures of each collector are sent this often, and at once when one of its calls failed or got stuck.
 COLLECTOR_FIGURES_SECONDS = 60.0
+#: When everything has been used once, memory that starting needed is given back.
+SETTLE_SECONDS = 30.0
 #: The main thread looks for stuck calls and new commands this often.
 WATCH_SECONDS = 2.0
 
@@ -53,6 +55,7 @@ class Agent:
     sink_state: answers for the heartbeat.
     commands: where commands come from; None: none are read.
     handlers: command type to what does it.
+    settle: called once, SETTLE_SECONDS after the start.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Agent:
         sink_state: Callable[[], SinkState],
         commands: CommandSource | None = None,
         handlers: Mapping[str, Callable[[Command], None]] | None = None,
+        settle: Callable[[], None] | None = None,
     ) -> None:
         environment.figures = self.figures
         owned = OwnerSink(sink, environment.owners)
@@ -72,6 +76,7 @@ class Agent:
         self._sink_state = sink_state
         self._commands = commands
         self._handlers = handlers or {}
+        self._settle = settle
         self._environment = environment
         self._stop = threading.Event()
         self._sent_collectors: dict[str, tuple[float, int]] = {}
@@ -82,17 +87,26 @@ class Agent:
         """Ask `run` to end; may be called from a signal handler or another thread."""
         self._stop.set()
 
-    def run(self) -> bool:
+    def run(self, wait: Callable[[float], bool] | None = None) -> bool:
         """Collect until `stop`, then send what is left.
+
+        Parameters
+        ----------
+        wait: waits so many seconds and says whether to stop; by default until `stop` is called.
 
         Returns
         -------
         False when something could be neither sent nor spooled within `agent.stop_timeout_seconds`.
         """
         self.runner.start()
-        while not self._stop.wait(WATCH_SECONDS):
+        settle_at_s = self._clock.monotonic_s() + SETTLE_SECONDS
+        wait = wait or self._stop.wait
+        while not wait(WATCH_SECONDS):
             self.runner.watch()
             self.read_commands()
+            if self._settle is not None and self._clock.monotonic_s() >= settle_at_s:
+                self._settle()
+                self._settle = None
         timeout_s = self._environment.settings.stop_timeout_seconds
         self.runner.stop(min(1.0, timeout_s))
         return self._sink.flush(timeout_s)

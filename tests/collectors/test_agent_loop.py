@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from flightwatch.collectors.agent import Agent
+from flightwatch.collectors.agent import SETTLE_SECONDS, Agent
 from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.collectors.tree import FolderTree
@@ -112,3 +112,17 @@ def test_commands_are_done_by_type_and_no_failure_ends_the_agent(tmp_path: Path,
     assert "does not know it" in caplog.text
     assert "not now" in caplog.text
     assert "commands cannot be read: bus away" in caplog.text
+
+
+def test_memory_is_settled_once_after_a_while(tmp_path: Path) -> None:
+    settled: list[float] = []
+    clock = ManualClock(0)
+    agent = Agent(_environment(tmp_path), ListSink(), clock, _state, settle=lambda: settled.append(clock.monotonic_s()))
+    waits = iter([False, False, False, True])
+
+    def wait(timeout_seconds: float) -> bool:
+        clock.advance(SETTLE_SECONDS / 2)
+        return next(waits)
+
+    agent.run(wait)
+    assert settled == [SETTLE_SECONDS]
