@@ -88,7 +88,9 @@ def report(results: dict[str, dict[str, Any]]) -> None:
     print(f"\n{'query, ms (median, warm)':34}" + "".join(f"{name[:26]:>28}" for name in asked))
     for question in best["queries_ms"]:
         print(f"{question:34}" + "".join(f"{times[question]:28.1f}" for times in asked.values()))
-    print(f"\nwith rollups, newest rows and ingest's own rows: {best['bytes_per_sample_with_rollups']} bytes per sample")
+    print(
+        f"\nwith rollups, newest rows and ingest's own rows: {best['bytes_per_sample_with_rollups']} bytes per sample"
+    )
     print(f"largest columns, bytes per row: {best['largest_columns_bytes_per_row']}")
     print(GOALS)
 

@@ -63,7 +63,8 @@ def generate(shape: Shape) -> dict[str, Array]:
 
     def counter(rate: float, jitter: float) -> Array:
         grown = np.cumsum(load * rate * shape.interval_seconds * (1 + rng.normal(0, jitter, size)).clip(0), axis=0)
-        return np.round(rng.integers(10**10, 10**13, size[1])[None] + grown)
+        counted: Array = np.round(rng.integers(10**10, 10**13, size[1])[None] + grown)
+        return counted
 
     def rare(probability: float) -> Array:
         return np.cumsum(rng.random(size) < probability, axis=0).astype(np.float64)

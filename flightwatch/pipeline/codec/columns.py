@@ -231,6 +231,10 @@ def _numeric(column: Column, code: str, values: npt.NDArray[Any], null: Bools | 
     known = ~null if null is not None else np.ones(len(values), bool)
     if null is not None and not column.nullable:
         group.refuse(null, lambda _: f"{column.name} is missing")
+    if kind not in _NUMPY:
+        wanted = "text" if kind in cell_rules.TEXTS else f"of type {kind}"
+        group.refuse(known, lambda row: f"{column.name} must be {wanted}, not {values[row].item()!r}")
+        return pa.nulls(len(values), arrow_type(column))
     if wire.CODE_OF_TYPE.get(kind) != code[0] or kind == "time":
         values = _converted(column, code[0], values, known, group)
     if kind == "bool":
@@ -241,10 +245,10 @@ def _numeric(column: Column, code: str, values: npt.NDArray[Any], null: Bools | 
 
 def _converted(column: Column, code: str, values: npt.NDArray[Any], known: Bools, group: Group) -> npt.NDArray[Any]:
     kind = column.type
-    if (code == "?") != (kind == "bool") or kind not in _NUMPY:
-        wanted = "true or false" if kind == "bool" else "text" if kind in cell_rules.TEXTS else f"of type {kind}"
+    if (code == "?") != (kind == "bool"):
+        wanted = "true or false" if kind == "bool" else "a number"
         group.refuse(known, lambda row: f"{column.name} must be {wanted}, not {values[row].item()!r}")
-        return np.zeros(len(values), _NUMPY.get(kind, np.uint8))
+        return np.zeros(len(values), _NUMPY[kind])
     bad = _out_of_range(kind, code, values) & known
     group.refuse(bad, lambda row: f"{column.name} = {values[row].item()!r} is out of range")
     with np.errstate(all="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from typing import Any
@@ -11,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.codec.codec_samples import NOW_MS, batch, device_row, header, rows, same
 from flightwatch.core.errors import BadRecord
 from flightwatch.core.protocols import Row
 from flightwatch.pipeline.batch import Batch
 from flightwatch.pipeline.codec import decode, encode, wire
 from flightwatch.pipeline.codec.read import open_message, rows_of, signature_of
+from tests.pipeline.codec.codec_samples import NOW_MS, batch, device_row, header, rows, same
 
 
 def round_trip(*given_rows: Row) -> list[dict[str, Any]]:
@@ -183,10 +184,8 @@ def test_damaged_bytes_are_refused_and_never_crash(data: st.DataObject) -> None:
         for _ in range(data.draw(st.integers(1, 4))):
             message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
         message = message[: data.draw(st.integers(0, len(message)))]
-    try:
-        decode(bytes(message))
-    except BadRecord as error:
-        assert len(str(error)) < 1_000
+    with contextlib.suppress(BadRecord):
+        assert len(decode(bytes(message)).rows) <= wire.MAX_ROWS
 
 
 @given(st.binary(max_size=200))

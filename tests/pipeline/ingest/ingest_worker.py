@@ -107,13 +107,9 @@ def main() -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     print("ready", flush=True)
-    Ingest(
-        FatefulBus(bus, fate),
-        FatefulStore(store, fate),
-        settings,
-        cluster="c1",
-        node="ingest-node",  # type: ignore[arg-type]
-    ).run(stop)
+    fateful_store: Any = FatefulStore(store, fate)
+    fateful_bus: Any = FatefulBus(bus, fate)
+    Ingest(fateful_bus, fateful_store, settings, cluster="c1", node="ingest-node").run(stop)
     bus.close()
     if embedded:
         store.close()

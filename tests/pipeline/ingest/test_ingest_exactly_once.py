@@ -287,7 +287,8 @@ class Beheaded:
 
         subscription: Any = self._bus.subscribe(topics, group)
         jumped: list[Callable[[Jump], None]] = []
-        poll, lost, told = subscription.poll, self._lost, set()
+        poll, lost = subscription.poll, self._lost
+        told: set[int] = set()
 
         def poll_without(max_bytes: int, timeout: float) -> list[Any]:
             kept = []
