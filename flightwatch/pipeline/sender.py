@@ -387,11 +387,16 @@ class Sender:
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
         """Flush, stop the thread and close the spool; numbers continue at the next start when all was kept."""
-        kept = self.flush(timeout_seconds)
+        self.flush(timeout_seconds)
         with self._wake:
             self._stopping = True
             self._wake.notify()
         if self._thread is not None:
             self._thread.join(timeout_seconds)
         with self._step_lock:
-            self._spool.close(clean=kept and not any(queue.rows for queue in self._queues.values()))
+            # Rows that came during the flush go to disk; a batch still on its way is sent again and recognised.
+            self._close_now()
+            self._close_batches(self._clock.monotonic_s())
+            for queue in self._queues.values():
+                self._spill_lane(queue)
+            self._spool.close(clean=not any(queue.memory for queue in self._queues.values()))

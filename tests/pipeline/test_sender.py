@@ -281,6 +281,15 @@ def test_a_stop_with_the_bus_away_keeps_everything(stage: Stage) -> None:
     assert len(stage.bus.batches("events")) == 1
 
 
+def test_a_stop_that_cannot_keep_everything_is_not_clean(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.bus.mode = "raise"
+    before = stage.sender._spool.spool_id
+    monkeypatch.setattr(stage.sender._spool, "append", _full_disk)
+    stage.sender.emit([sample(1)])
+    stage.sender.stop(0.5)
+    assert stage.again()._spool.spool_id != before
+
+
 def test_after_a_kill_a_new_spool_id_starts_and_the_backlog_is_sent(stage: Stage) -> None:
     stage.bus.mode = "fail"
     stage.sender.emit([sample(1)])
