@@ -32,7 +32,8 @@ class MxSmi(BoxReport):
     )
     LABELS: ClassVar[Mapping[str, str]] = {
         "power": r"(?P<power>\S+)", "gpu-state": r"(?P<state>.+?)", "persist-m": r"(?P<persistence>\S+)",
-        "sgpu-m": r"(?P<sgpu>\S+)", "persistence-m": r"(?P<persistence>\S+)",
+        "sgpu-m": r"(?P<sgpu>\S+)", "vgpu-m": r"(?P<vgpu>\S+)",
+        "persistence-m": r"(?P<persistence>\S+)",
     }  # fmt: skip
     NULL_NOTES: ClassVar[Mapping[str, str]] = {
         "power_limit_w": "printed from release 2.1.12 on",

@@ -22,6 +22,8 @@ _CHUNK = 1 << 16
 _TEXT_LIMIT = 1000
 _FIELDS_LIMIT = 4000
 _GPUS_LIMIT = 256
+_DECLARATION, _ELEMENT = b"<?xml", b"<nvidia_smi_log"
+_EMPTY_LIMIT = 100
 _ROOT = re.compile(r"<nvidia_smi_log\b")
 
 
@@ -38,19 +40,32 @@ class NvidiaSmiXml:
         return _ROOT.search(text) is not None or "<!DOCTYPE nvidia_smi_log" in text
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterator[Row | Note]:
-        """Yield rows of every GPU read, then the place where the document is broken, if it is."""
-        reader = _Reader()
-        error = _feed(reader, stream)
-        if error is not None:
-            reader.finish_partial()
-        if reader.report.gpus:
-            yield from report_rows(reader.report, self.CARRIES, context)
-        elif error is None:
-            yield Note("error", "line 1", "the report shows no GPU")
-        if reader.dropped:
-            yield Note("warning", "", f"{reader.dropped} GPUs beyond the first {_GPUS_LIMIT} were not read")
-        if error is not None:
-            yield error
+        """Yield rows of every GPU read, then the place where a document is broken, if one is.
+
+        Text before the first document is passed over; documents that follow one another (`nvidia-smi -l`) are
+        read one by one.
+        """
+        source = _Source(stream)
+        line = 1 + source.skipped_lines
+        empty = 0
+        while source.begin() and empty < _EMPTY_LIMIT:
+            reader = _Reader()
+            error, lines = _feed(reader, source.document(), line)
+            if error is not None:
+                reader.finish_partial()
+            if reader.report.gpus:
+                yield from report_rows(reader.report, self.CARRIES, context)
+            else:
+                empty += 1
+                if error is None:
+                    yield Note("error", f"line {line}", "the report shows no GPU")
+            if reader.dropped:
+                yield Note("warning", "", f"{reader.dropped} GPUs beyond the first {_GPUS_LIMIT} were not read")
+            if error is not None:
+                yield error
+            line += lines
+        if empty >= _EMPTY_LIMIT:
+            yield Note("error", f"line {line}", f"{empty} documents showed no GPU; what follows was not read")
 
 
 class _Refused(Exception):
@@ -135,7 +150,43 @@ class _Reader:
             target.setdefault("/".join(path), text)
 
 
-def _feed(reader: _Reader, stream: BinaryIO) -> Note | None:
+class _Source:
+    """Chunks of a stream, none of which goes past the next XML declaration."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._ahead = stream.read(_CHUNK)
+        start = min((at for at in (self._ahead.find(_DECLARATION), self._ahead.find(_ELEMENT)) if at >= 0), default=0)
+        # Prompts and logs before a report; a report in UTF-16 has neither mark in these bytes and starts at once.
+        self.skipped_lines = self._ahead.count(b"\n", 0, start)
+        self._ahead = self._ahead[start:]
+
+    def begin(self) -> bool:
+        """Say whether another document follows."""
+        if not self._ahead:
+            self._ahead = self._stream.read(_CHUNK)
+        return bool(self._ahead.strip())
+
+    def document(self) -> Iterator[bytes]:
+        """Yield the chunks up to the next declaration or the end."""
+        first = True
+        while self._ahead:
+            cut = self._ahead.find(_DECLARATION, 1 if first else 0)
+            if cut >= 0:
+                chunk, self._ahead = self._ahead[:cut], self._ahead[cut:]
+                yield chunk
+                return
+            more = self._stream.read(_CHUNK)
+            keep = len(_DECLARATION) - 1 if more else 0
+            end = max(0, len(self._ahead) - keep)
+            chunk, self._ahead = self._ahead[:end], self._ahead[end:] + more
+            if chunk:
+                yield chunk
+                first = False
+
+
+def _feed(reader: _Reader, chunks: Iterator[bytes], first_line: int) -> tuple[Note | None, int]:
+    """Read one document; returns what is wrong with it and the lines it took."""
     parser = expat.ParserCreate()
     parser.buffer_text = True
     parser.StartElementHandler = reader.start
@@ -144,17 +195,25 @@ def _feed(reader: _Reader, stream: BinaryIO) -> Note | None:
     # A report carries a document type with a system id (never fetched) and, with --dtd, element declarations.
     # It never declares entities: whoever does wants them expanded.
     parser.EntityDeclHandler = _refuse_entity
+    error: Note | None = None
+    lines = 0
+    for data in chunks:
+        lines += data.count(b"\n")
+        if error is None:
+            error = _parse(parser, data, first_line, final=False)
+    return error or _parse(parser, b"", first_line, final=True), lines
+
+
+def _parse(parser: expat.XMLParserType, data: bytes, first_line: int, *, final: bool) -> Note | None:
     try:
-        while data := stream.read(_CHUNK):
-            parser.Parse(data, False)
-        parser.Parse(b"", True)
+        parser.Parse(data, final)
     except expat.ExpatError as error:
-        return Note("error", f"line {error.lineno}", f"the XML is broken off or malformed here: "
-                    f"{expat.ErrorString(error.code)}")  # fmt: skip
+        where = f"line {first_line + error.lineno - 1}"
+        return Note("error", where, f"the XML is broken off or malformed here: {expat.ErrorString(error.code)}")
     except _Refused as error:
-        return Note("error", f"line {parser.CurrentLineNumber}", str(error))
+        return Note("error", f"line {first_line + parser.CurrentLineNumber - 1}", str(error))
     except ValueError as error:
-        return Note("error", f"line {parser.CurrentLineNumber}", f"the XML cannot be decoded: {error}")
+        return Note("error", f"line {first_line + parser.CurrentLineNumber - 1}", f"the XML cannot be decoded: {error}")
     return None
 
 

@@ -199,6 +199,28 @@ def test_a_truncated_report_names_the_line_and_keeps_what_it_read() -> None:
     assert error.where == f"line {cut.count(bytes([10])) + 1}"
 
 
+def test_documents_that_follow_one_another_are_all_read() -> None:
+    data = SAMPLES["nvidia_smi_610.xml"]
+    broken = data[: data.index(b"<clocks>")]
+    found = read("nvidia-smi-xml", b"$ nvidia-smi -q -x -l 5\n" + data + b"\n" + broken)
+    whole = read("nvidia-smi-xml", data)
+    whole_rows = [item for item in whole if isinstance(item, Row)]
+    rows = [item for item in found if isinstance(item, Row)]
+    assert rows[: len(whole_rows)] == whole_rows
+    assert rows[len(whole_rows)].values["temp_c"] == 61.0
+    error = next(item for item in found if isinstance(item, Note) and item.level == "error")
+    assert error.where == f"line {1 + data.count(bytes([10])) + 1 + broken.count(bytes([10])) + 1}"
+
+
+def test_a_flood_of_empty_documents_ends_early() -> None:
+    started = time.process_time()
+    found = read("nvidia-smi-xml", b"<?xml" * 400_000)
+    assert time.process_time() - started < 2.0
+    assert len(found) < 300
+    assert isinstance(found[-1], Note)
+    assert "was not read" in found[-1].text
+
+
 def test_a_value_cut_before_its_unit_is_not_read() -> None:
     text = b"GPU 00000000:01:00.0\n    Temperature\n        GPU Current Temp : 5"
     found = read("nvidia-smi-q", text)
