@@ -56,11 +56,11 @@ class OwnershipCollector:
         tree = self._environment.tree
         processes: Mapping[int, list[int]] = {}
         uuids: Mapping[str, int] = {}
-        if self._environment.live:
+        if not self._environment.live:
+            processes = local_rank_devices(tree, self._pids())
+        elif device_processes.has_device_files(tree.listdir("dev")):
             processes, uuids = device_processes.from_nvml()
             processes = processes or device_processes.from_open_files()
-        if not processes:
-            processes = local_rank_devices(tree, self._pids()) if not self._environment.live else {}
         pods = declared.pod_owners(tree)
         assigned = declared.from_pods(declared.pod_devices(tree), pods, uuids)
         return find_owners(tree, processes, {**assigned, **self._slurm(), **declared.from_job_files(tree)}, pods)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from flightwatch.collectors.nvml import load_nvml
 from flightwatch.core.errors import NoData
 
-#: Process id to device indices.
-ProcessMap = Mapping[int, list[int]]
 _DEVICE_FILE = re.compile(r"/dev/(?:nvidia|davinci|cambricon_dev|mtgpu\.|accel/accel)(\d{1,3})$")
 _PROCESSES_LIMIT = 4096
 
@@ -34,6 +32,11 @@ def from_nvml() -> tuple[dict[int, list[int]], dict[str, int]]:
     except pynvml.NVMLError:
         return processes, uuids
     return processes, uuids
+
+
+def has_device_files(names: Iterable[str]) -> bool:
+    """Say whether a listing of /dev names an accelerator: without one no process needs to be looked at."""
+    return any(_DEVICE_FILE.fullmatch(f"/dev/{name}") or name == "accel" for name in names)
 
 
 def from_open_files(root: str = "/proc", readlink: Callable[[str], str] = os.readlink) -> dict[int, list[int]]:
