@@ -116,7 +116,9 @@ class AnomalyDetector:
         for target in candidates.tolist():
             agreed = odd[:, target] & self._vote(residual_CTD[:, :, target], odd[:, target])
             for spell in spells(agreed[:, None], self.thresholds.hold, self.thresholds.clear):
-                yield from self._say(grid, table, names, residual_CTD, size, Spell(target, spell.begin, spell.said, spell.over))
+                yield from self._say(
+                    grid, table, names, residual_CTD, size, Spell(target, spell.begin, spell.said, spell.over)
+                )
 
     def _residuals(self, grid: Grid, table: str) -> tuple[list[str], FloatArray]:
         names: list[str] = []
@@ -202,4 +204,3 @@ def _joint(residual_CTD: FloatArray) -> FloatArray:
     for shift in (1, 2):
         smooth[shift:] = np.minimum(smooth[shift:], joint[:-shift])
     return np.asarray(smooth)
-

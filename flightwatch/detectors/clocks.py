@@ -36,5 +36,6 @@ def change_around(
 def _medians(rows: pd.DataFrame, column: str) -> dict[tuple[str | None, int], float]:
     if rows.empty:
         return {}
-    grouped = rows.groupby(["node", "device"], observed=True)[column].median()
-    return {(str(node), int(device)): float(value) for (node, device), value in grouped.items() if value == value}
+    grouped = rows.groupby(["node", "device"], observed=True)[column].median().reset_index()
+    keys = zip(grouped["node"].astype(str), grouped["device"].astype(int), strict=True)
+    return {key: value for key, value in zip(keys, grouped[column].tolist(), strict=True) if value == value}

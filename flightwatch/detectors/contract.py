@@ -105,7 +105,15 @@ class Finding:
     @property
     def target_key(self) -> str:
         """What the finding is about, as one comparable text."""
-        parts = (self.job, self.run, self.node, self.device, self.rank, self.hca, self.port)
+        parts: tuple[str | int | None, ...] = (
+            self.job,
+            self.run,
+            self.node,
+            self.device,
+            self.rank,
+            self.hca,
+            self.port,
+        )
         if self.node is None and self.rank is None:
             parts += self.targets
         return "/".join("" if part is None else str(part) for part in parts)
@@ -119,7 +127,7 @@ class Finding:
 
     def to_row(self) -> dict[str, Any]:
         """Return all columns of the findings table; times as int milliseconds, evidence as JSON text."""
-        row: dict[str, Any] = {name: None for name in TABLES["findings"].column_names}
+        row: dict[str, Any] = dict.fromkeys(TABLES["findings"].column_names)
         for name in row:
             attribute = "class_" if name == "class" else name
             if hasattr(self, attribute):

@@ -70,8 +70,8 @@ class CoolingDetector:
         about = About(
             kind=FindingKind.COOLING,
             scope=SCOPES[warming.kind],
-            summary=f"{_word(warming.kind)} {warming.name} warms: its {len(nodes)} nodes are {median:.1f} K hotter than "
-            "their power and peers explain.",
+            summary=f"{_word(warming.kind)} {warming.name} warms: its {len(nodes)} nodes are {median:.1f} K hotter "
+            "than their power and peers explain.",
             score=median / thermal.sigma,
             threshold=self.thresholds.domain_k / thermal.sigma,
             severity=Severity.P2 if len(nodes) >= 8 else Severity.P3,

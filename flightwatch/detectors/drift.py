@@ -31,8 +31,8 @@ from flightwatch.detectors.grouped import (
     BoolArray,
     FloatArray,
     Groups,
-    block_medians,
     TrailingMeans,
+    block_medians,
     running_total,
     sorted_median,
     trailing_mean,
@@ -42,6 +42,9 @@ from flightwatch.detectors.layout import MINIMUM_PEERS
 
 #: Steps in one block.
 BLOCK = 5
+#: What is common to a group is read at its lower quartile, not its median: half of a small job's ranks can be on
+#: one slow host. A quartile lies this many sigmas below the centre of a normal distribution.
+COMMON_QUANTILE, COMMON_BIAS = 0.25, 0.6745
 #: Blocks over which a settled baseline moves.
 BASELINE_MEMORY = 120
 
@@ -66,10 +69,10 @@ class DriftThresholds:
         (2, 8.0, 0.06),
         (4, 7.0, 0.035),
         (8, 6.5, 0.02),
-        (16, 6.5, 0.02),
-        (32, 6.5, 0.02),
+        (16, 6.0, 0.013),
+        (32, 6.0, 0.012),
     )
-    floor: float = 0.003
+    floor: float = 0.0025
     drift: float = 0.01
     cusum_log_odds: float = 20.0
     cusum_effect: float = 0.013
@@ -114,6 +117,7 @@ class Deviations:
     ----------
     own_TR: block value minus own baseline minus the group's common change.
     level_TR: block value minus the group's median (no baseline).
+    shared_TR: how the group's median itself changed since the first blocks (what centring took off).
     sigma_TR: scatter of one block of that rank. inflation: how much more means of 8 blocks scatter than
     independent blocks would (drifting noise), >= 1.
     second_TR: second longest step of each block minus own level, for the recurrence test.
@@ -121,6 +125,7 @@ class Deviations:
 
     own_TR: FloatArray
     level_TR: FloatArray
+    shared_TR: FloatArray
     common_TG: FloatArray
     sigma_TR: FloatArray
     inflation: float
@@ -138,13 +143,17 @@ def deviations(
         their members (role groups where they are large enough, else all ranks of the job).
     centre_steps: take the group's median off every step first, where steps differ for all alike.
     """
+    shared_TR = np.zeros((1, 1), dtype=values_SR.dtype)
     if centre_steps:
-        values_SR = values_SR - groups.to_ranks(groups.medians(values_SR))
+        medians_SG = groups.medians(values_SR)
+        values_SR = values_SR - groups.to_ranks(medians_SG)
+        level_TG, _ = block_medians(medians_SG)
+        shared_TR = groups.to_ranks(level_TG - sorted_median(level_TG[: limits.baseline_blocks].T))
     blocks_TR, second_TR = block_medians(values_SR)
     own_TR, sigma_TR, base_TR, common_TG = _follow(blocks_TR, compared, limits)
     level_TR = blocks_TR - groups.to_ranks(groups.medians(blocks_TR))
     second_TR = second_TR - base_TR - compared.to_ranks(common_TG)
-    return Deviations(own_TR, level_TR, common_TG, sigma_TR, _inflation(own_TR, sigma_TR), second_TR)
+    return Deviations(own_TR, level_TR, shared_TR, common_TG, sigma_TR, _inflation(own_TR, sigma_TR), second_TR)
 
 
 def _follow(
@@ -165,7 +174,8 @@ def _follow(
         fresh = np.isfinite(now)
         seen += fresh
         change = now - base
-        common = groups.medians(change)
+        common = groups.quantiles(change, COMMON_QUANTILE)
+        common += COMMON_BIAS * groups.medians(np.maximum(scatter_R, limits.floor))
         common[np.isnan(common)] = 0
         commons[t], bases[t] = common, base
         deviation = own[t] = change - groups.to_ranks(common)
@@ -174,7 +184,7 @@ def _follow(
         low = np.maximum(scatter_R, limits.floor)
         sigma[t] = low
         if t >= 2:
-            # The group's scatter, or a rank's own where it is the noisier one (its moves clipped: a fault is not noise).
+            # The group's scatter, or a rank's own where it is the noisier one (moves clipped: a fault is not noise).
             group_scatter = groups.to_ranks(groups.medians(magnitude) * bias)
             target = np.fmax(group_scatter, np.minimum(magnitude, 3 * low))
             rate = np.where(seen <= limits.baseline_blocks, 1 / np.maximum(seen, 1), 1 / 60)
@@ -230,7 +240,9 @@ def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level:
         if shape[0] <= width:
             continue
         mean = means.over(width)
-        spread = dev.sigma_TR * np.float32(np.sqrt(1 / width + 1 / limits.baseline_blocks))
+        # The baseline has read every block before the window; its own error counts too.
+        known = np.clip(np.arange(shape[0]) + 1 - width, limits.baseline_blocks, BASELINE_MEMORY // 2)[:, None]
+        spread = dev.sigma_TR * np.sqrt(1 / width + 1 / known).astype(np.float32)
         spread = np.maximum(spread * _stretch(dev.inflation, width), limits.floor)
         z = mean / spread
         # Confirmation: the block after the window, which the test did not use, deviates as well.
@@ -303,7 +315,7 @@ def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[Flo
     """Return the scatter between peers per rank, pooled over the job and shrunk to it, and the z limit's degrees of
     freedom per rank."""
     large = groups.size_G >= MINIMUM_PEERS
-    in_large = groups.to_ranks(large)
+    in_large = groups.members_of(large)
     bias = _small_group_factor(groups)
     own = groups.medians(np.abs(level_TR)) * bias * MAD_TO_SIGMA
     pooled = sorted_median(np.abs(level_TR[:, in_large])) * MAD_TO_SIGMA
@@ -317,7 +329,7 @@ def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[Flo
 def _levels(
     dev: Deviations, groups: Groups, limits: DriftThresholds, effect: FloatArray, score: FloatArray, path: np.ndarray
 ) -> None:
-    in_large = groups.to_ranks(groups.size_G >= MINIMUM_PEERS)
+    in_large = groups.members_of(groups.size_G >= MINIMUM_PEERS)
     if not in_large.any() or len(dev.level_TR) < 2:
         return
     means = TrailingMeans(dev.level_TR)

@@ -130,12 +130,14 @@ class FailSlowDetector:
         named = bool(carriers) and len(nodes) == 1 and None not in nodes
         position = carriers[0] if named and len(carriers) == 1 else None
         node = layout.node_R[carriers[0]] if named else None
+        since = f"Steps of {run.job or 'the job'} take {percent:.1f} % longer since step {int(run.steps_S[begin])}"
         if alike:
-            text = f"Every rank of {run.job or 'the job'} computes longer alike: steps take {percent:.1f} % more; the load changed, not hardware."
+            text = f"Every rank of {run.job or 'the job'} computes longer alike: steps take {percent:.1f} % more; "
+            text += "the load changed, not hardware."
         elif named:
-            text = f"Steps of {run.job or 'the job'} take {percent:.1f} % longer since step {int(run.steps_S[begin])}; {node} carries the change."
+            text = f"{since}; {node} carries the change."
         else:
-            text = f"Steps of {run.job or 'the job'} take {percent:.1f} % longer since step {int(run.steps_S[begin])}; no single rank computes longer."
+            text = f"{since}; no single node computes longer."
         serious = percent >= 5 and run.shape[1] >= self.thresholds.serious_ranks and not alike
         device = None if position is None else int(layout.device_R[position])
         return Finding(
@@ -178,12 +180,14 @@ class FailSlowDetector:
         before = sorted_median(log_time[first:begin].T)
         after = sorted_median(log_time[begin : said + 1].T)
         change = after - before
-        usual = float(np.nanmedian(change)) if np.isfinite(change).any() else 0.0
+        usual = float(np.nanquantile(change, 0.25)) if np.isfinite(change).any() else 0.0
         excess = np.nan_to_num(change - usual)
         seen: dict[str, object] = {"compute_change_of_median_rank": round(usual, 4)}
         if usual > self.thresholds.alike_share * shift:
             return True, [], seen
-        carriers = [int(i) for i in np.nonzero(excess > max(0.5 * excess.max(), 0.5 * shift))[0]]
+        scatter = MAD_TO_SIGMA * float(np.median(np.abs(excess - np.median(excess))))
+        least = max(0.5 * float(excess.max()), 0.6 * shift, 6 * scatter)
+        carriers = [int(i) for i in np.nonzero(excess > least)[0]]
         if len(carriers) > max(16, run.shape[1] // 4):
             carriers = []
         seen["ranks_computing_longer"] = [int(run.layout.ranks_R[i]) for i in carriers[:16]]

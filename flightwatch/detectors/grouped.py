@@ -74,6 +74,21 @@ class Groups:
         """Return the median of each group, [..., G]."""
         return sorted_median(self.spread_out(values_xR))
 
+    def quantiles(self, values_xR: FloatArray, share: float) -> FloatArray:
+        """Return a lower quantile of each group, [..., G]: `share` of its known members are at or below it."""
+        ordered = np.sort(self.spread_out(values_xR), axis=-1)
+        known = np.count_nonzero(~np.isnan(ordered), axis=-1)
+        place = np.maximum(known - 1, 0) * share
+        low = place.astype(np.intp)
+        high = np.minimum(low + 1, np.maximum(known - 1, 0))
+        below = np.take_along_axis(ordered, low[..., None], -1)[..., 0]
+        above = np.take_along_axis(ordered, high[..., None], -1)[..., 0]
+        return np.asarray(below + (above - below) * (place - low))
+
+    def members_of(self, chosen_G: BoolArray) -> BoolArray:
+        """Say which ranks belong to the chosen groups."""
+        return np.asarray(chosen_G[self.of_rank_R])
+
     def to_ranks(self, values_xG: FloatArray) -> FloatArray:
         """Repeat a value of each group for its members, [..., R]."""
         return np.asarray(values_xG[..., self.of_rank_R])
@@ -114,7 +129,7 @@ def _order_of_five(
 
 
 def running_total(values_TR: np.ndarray) -> np.ndarray:
-    """Return the cumulative sum along axis 0; row by row, which for wide arrays is several times faster than `cumsum`."""
+    """Return the cumulative sum along axis 0; row by row, several times faster than `cumsum` on wide arrays."""
     total = np.array(values_TR)
     for t in range(1, len(total)):
         total[t] += total[t - 1]

@@ -47,7 +47,7 @@ class DeadNodeDetector:
 
     name = "dead_node"
     version = "1"
-    needs = Needs({table: ("ts", "node") for table in SIGNS_OF_LIFE}, seconds=1800)
+    needs = Needs(dict.fromkeys(SIGNS_OF_LIFE, ("ts", "node")), seconds=1800)
 
     def __init__(self, thresholds: HostThresholds | None = None) -> None:
         self.thresholds = thresholds or HostThresholds()

@@ -84,7 +84,7 @@ class ImbalanceDetector:
         deviation = log_SR - role.to_ranks(role.medians(log_SR))
         own = sorted_median(deviation.T)
         moving = deviation - own
-        spread = float(np.nanmedian(np.abs(moving[:, role.to_ranks(large)]))) * 1.4826
+        spread = float(np.nanmedian(np.abs(moving[:, role.members_of(large)]))) * 1.4826
         if not spread > self.thresholds.data_spread:
             return []
         slowest = role.spread_out(np.nan_to_num(deviation, nan=-np.inf))[:, large].copy()

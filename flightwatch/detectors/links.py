@@ -20,13 +20,15 @@ import numpy as np
 from scipy.optimize import nnls
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
-from flightwatch.detectors.contract import Finding
-from flightwatch.detectors.drift import BLOCK
+from flightwatch.detectors.contract import Finding, Frames
+from flightwatch.detectors.drift import BLOCK, COMMON_BIAS
 from flightwatch.detectors.episodes import Episode
 from flightwatch.detectors.grouped import FloatArray, Groups
+from flightwatch.detectors.ports import PortDetector
 from flightwatch.detectors.rank_matrix import RunSteps
 from flightwatch.detectors.slow_channels import Channel
 from flightwatch.detectors.slow_targets import TargetLimits
+from flightwatch.detectors.slow_words import end_of_block
 
 #: Fits this close to the best one cannot be told from it.
 TIE = 0.02
@@ -34,10 +36,16 @@ TIE = 0.02
 PENALTY = 0.005
 #: Candidate nodes looked at, those with the largest growth first.
 CANDIDATES = 24
+#: Growth of everybody's transfers, as share of the step, that is told.
+EVERYWHERE_SHARE = 0.02
+#: A port may complain this much earlier than transfers slow down.
+PORT_SLACK_MS = 300_000
 #: Blocks between the first alarm and the verdict: the other members of a slow group need time to show.
 PATIENCE = 1
-#: A change this close to a verdict belongs to it.
-SAME_CAUSE_BLOCKS = 12
+#: An onset this close to another one belongs to it.
+SAME_CAUSE_BLOCKS = 4
+#: On top of one cause, another is only named when it explains this much of the new growth.
+SECOND_FIT = 0.6
 
 
 @dataclass(frozen=True)
@@ -48,25 +56,108 @@ class _Hypothesis:
     fit: float
 
 
-def link_findings(detector: str, version: str, run: RunSteps, channel: Channel, limits: TargetLimits) -> list[Finding]:
-    """Return findings of class `link` for one run."""
-    found: list[Finding] = []
-    busy_until = -1
-    episodes = channel.episodes
-    for episode in episodes:
-        if episode.said <= busy_until:
-            continue
-        at = min(episode.said + PATIENCE, len(channel.dev.own_TR) - 1)
-        together = [other for other in episodes if episode.said <= other.said <= at + SAME_CAUSE_BLOCKS]
-        finding = _verdict(detector, version, run, channel, episode, at, limits)
-        ends = [other.over for other in together]
-        over = None if any(end is None for end in ends) else max(end for end in ends if end is not None)
-        found.append(finding)
-        if over is None:
-            break
-        found.append(_cleared(finding, run, over))
-        busy_until = over
+def link_findings(
+    detector: str, version: str, run: RunSteps, channel: Channel, frames: Frames, limits: TargetLimits
+) -> list[Finding]:
+    """Return findings of class `link` for one run; `port_samples` break ties that steps alone cannot."""
+    found = _from_steps(detector, version, run, channel, limits)
+    if any(one.scope == FindingScope.JOB for one in found):
+        ports = PortDetector().score(frames)
+        found = [_named_by_ports(one, ports, run) for one in found]
     return found
+
+
+def _named_by_ports(finding: Finding, ports: list[Finding], run: RunSteps) -> Finding:
+    """Name the one node of the job whose port complained at the time, if there is exactly one."""
+    if finding.scope != FindingScope.JOB or finding.detected_at is None or finding.first_seen_at is None:
+        return finding
+    mine = {node for node in run.layout.node_R if node is not None}
+    near = [
+        port
+        for port in ports
+        if port.state == FindingState.RAISED
+        and port.node in mine
+        and port.first_seen_at is not None
+        and finding.first_seen_at - PORT_SLACK_MS <= port.first_seen_at <= finding.detected_at
+    ]
+    if len({port.node for port in near}) != 1:
+        return finding
+    port = near[0]
+    evidence = dict(finding.evidence) | {"port": port.summary}
+    return replace(
+        finding, scope=FindingScope.NODE, node=port.node, targets=(str(port.node),), blames_hardware=True,
+        confidence=0.8, severity=Severity.P3, evidence=evidence,
+        detected_at=max(finding.detected_at, port.detected_at or 0),
+        summary=f"The network adapter or link of {port.node} is slow: transfers grew as its port complained.",
+    )  # fmt: skip
+
+
+def _from_steps(detector: str, version: str, run: RunSteps, channel: Channel, limits: TargetLimits) -> list[Finding]:
+    found: list[Finding] = []
+    said: dict[tuple[FindingScope, tuple[str, ...]], Finding] = {}
+    begun: list[int] = []
+    for episode in channel.episodes:
+        if any(abs(episode.begin - other) <= SAME_CAUSE_BLOCKS for other in begun):
+            continue
+        begun.append(episode.begin)
+        at = min(episode.said + PATIENCE, len(channel.dev.own_TR) - 1)
+        together = [one for one in channel.episodes if abs(one.begin - episode.begin) <= SAME_CAUSE_BLOCKS]
+        finding = _verdict(detector, version, run, channel, episode, at, limits)
+        if said and finding.evidence["hypotheses"] and finding.evidence["hypotheses"][0]["explains"] < SECOND_FIT:
+            continue
+        if (finding.scope, finding.targets) in said or (said and not finding.blames_hardware):
+            # More ranks show what was said, or what came on top of it has no place.
+            continue
+        said[finding.scope, finding.targets] = finding
+        found.append(finding)
+        ends = [other.over for other in together]
+        if all(end is not None for end in ends):
+            over = max(end for end in ends if end is not None)
+            found.append(_cleared(finding, run, over))
+            del said[finding.scope, finding.targets]
+    return found + _everywhere(detector, version, run, channel, limits, bool(found))
+
+
+def _everywhere(
+    detector: str, version: str, run: RunSteps, channel: Channel, limits: TargetLimits, told: bool
+) -> list[Finding]:
+    """All ranks move data longer at once: one group of all ranks; told once, about the job (or its only link)."""
+    common = channel.dev.common_TG[:, 0].astype(float) - COMMON_BIAS * np.median(channel.dev.sigma_TR, axis=1)
+    if told or len(common) < 24:
+        return []
+    past = np.abs(np.diff(common[1:]))
+    for block in range(16, len(common)):
+        scatter = max(0.002, 1.4826 * float(np.median(past[: block - 4])))
+        recent = common[block - 3 : block + 1]
+        rise = float(recent.min())
+        if rise < EVERYWHERE_SHARE or rise < 8 * scatter or not _without_compute(run, block, rise):
+            continue
+        begin = block - 3
+        while begin > 0 and common[begin - 1] > 0.5 * rise:
+            begin -= 1
+        place = _place(run, None, [])
+        finding = Finding(
+            detector=detector, detector_version=version, kind=FindingKind.SLOW, class_="link", scope=place.scope,
+            summary=_sentence(place, rise, run.shape[1]), score=round(rise / scatter, 3),
+            severity=Severity.P3 if place.blames else Severity.P4, detected_at=end_of_block(run, block), cluster=run.cluster,
+            node=place.node, job=run.job, run=run.run, targets=place.targets,
+            first_seen_at=end_of_block(run, max(0, begin - 1)), first_step=int(run.steps_S[begin * BLOCK]),
+            detected_step=int(run.steps_S[(block + 1) * BLOCK - 1]), blames_hardware=place.blames,
+            confidence=place.confidence, expected_gain=round(rise, 4),
+            evidence={"channel": "transfer", "growth_share_of_step": round(rise, 4), "affected_ranks": "all"},
+        )  # fmt: skip
+        return [finding]
+    return []
+
+
+def _without_compute(run: RunSteps, block: int, rise: float) -> bool:
+    """Say whether compute did not grow along: with more work both do, and it is no link."""
+    compute = run.channel("compute_us")
+    if compute is None:
+        return True
+    now = np.nanmedian(compute[(block - 3) * BLOCK : (block + 1) * BLOCK])
+    before = np.nanmedian(compute[: 12 * BLOCK])
+    return bool(now / before - 1 < rise)
 
 
 def _growth(channel: Channel, episode: Episode, at: int) -> tuple[FloatArray, FloatArray]:
@@ -74,10 +165,15 @@ def _growth(channel: Channel, episode: Episode, at: int) -> tuple[FloatArray, Fl
     change_TR = channel.dev.own_TR + channel.compared.to_ranks(channel.dev.common_TG)
     if episode.path == 4:
         change_TR = channel.dev.level_TR
-    recent = change_TR[max(min(episode.begin, at), at - 8) : at + 1]
-    growth = np.nan_to_num(np.nanmean(np.where(np.isfinite(recent), recent, 0.0), axis=0))
-    growth = growth - np.quantile(growth, 0.2)
-    return np.maximum(growth, 0.0), channel.dev.sigma_TR[at] / np.sqrt(len(recent))
+    begin = max(min(episode.begin, at), at - 8)
+    recent = change_TR[begin : at + 1]
+    growth: FloatArray = np.where(np.isfinite(recent), recent, 0.0).mean(axis=0)
+    if episode.path != 4 and begin >= 4:
+        # What was there before this episode began has another cause.
+        prior = change_TR[max(0, begin - 8) : begin - 1]
+        growth = growth - np.where(np.isfinite(prior), prior, 0.0).mean(axis=0)
+    least = np.quantile(growth, 0.2)
+    return np.maximum(growth - least, 0.0), channel.dev.sigma_TR[at] / np.sqrt(len(recent))
 
 
 def _verdict(
@@ -106,14 +202,14 @@ def _verdict(
         summary=_sentence(place, gain, len(affected)),
         score=round(episode.score, 3),
         severity=Severity.P2 if serious and place.blames else Severity.P3 if place.blames else Severity.P4,
-        detected_at=_when(run, at),
+        detected_at=end_of_block(run, at),
         cluster=run.cluster,
         job=run.job,
         run=run.run,
         scope=place.scope,
         node=place.node,
         targets=place.targets,
-        first_seen_at=_when(run, max(0, episode.begin - 1)),
+        first_seen_at=end_of_block(run, max(0, episode.begin - 1)),
         first_step=int(run.steps_S[episode.begin * BLOCK]),
         detected_step=int(run.steps_S[(at + 1) * BLOCK - 1]),
         blames_hardware=place.blames,
@@ -141,6 +237,10 @@ class _Place:
 
 
 def _place(run: RunSteps, best: _Hypothesis | None, equal: list[_Hypothesis]) -> _Place:
+    nodes = sorted({node for node in run.layout.node_R if node is not None})
+    if len(nodes) == 2:
+        # Two nodes share one path: either adapter, or the link between them.
+        return _Place(FindingScope.LINK, nodes[0], tuple(nodes), True, 0.6)
     if best is None or best.fit < 0.3:
         return _Place(FindingScope.JOB, None, (run.job or "job",), False, 0.4)
     if len(equal) == 1:
@@ -252,12 +352,7 @@ def _cleared(finding: Finding, run: RunSteps, block: int) -> Finding:
     return replace(
         finding,
         state=FindingState.CLEARED,
-        detected_at=_when(run, block),
+        detected_at=end_of_block(run, block),
         detected_step=int(run.steps_S[(block + 1) * BLOCK - 1]),
         summary=finding.summary.split(":")[0] + ": over.",
     )
-
-
-def _when(run: RunSteps, block: int) -> int | None:
-    at = run.end_ms_S[min((block + 1) * BLOCK, len(run.end_ms_S)) - 1]
-    return int(at) if np.isfinite(at) else None

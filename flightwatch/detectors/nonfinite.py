@@ -100,13 +100,15 @@ class NonfiniteDetector:
         device = int(layout.device_R[position]) if position is not None else -1
         where = f" in {origin.where}" if origin and origin.where else ""
         phase = f" ({origin.phase})" if origin and origin.phase else ""
+        many = f"Non-finite values on {len(ranks)} ranks at step {step}{where}"
         if alone and position is not None:
             rank = int(layout.ranks_R[position])
-            text = f"Non-finite values began on rank {rank} ({node}){where}{phase} at step {step}, on no other rank: a hardware suspect."
+            text = f"Non-finite values began on rank {rank} ({node}){where}{phase} at step {step}, on no other rank: "
+            text += "a hardware suspect."
         elif everybody:
-            text = f"Non-finite values on {len(ranks)} ranks at step {step}{where}: after the reduction, or overflow; no rank can be named."
+            text = f"{many}: after the reduction, or overflow; no rank can be named."
         else:
-            text = f"Non-finite values on {len(ranks)} ranks at step {step}{where}: data or overflow."
+            text = f"{many}: data or overflow."
         return Finding(
             detector=self.name,
             detector_version=self.version,
@@ -207,7 +209,7 @@ def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
             (_number(_attribute(row, "step")), PHASE_ORDER.get(phase, 1), _number(_attribute(row, "stage")),
              _number(_attribute(row, "op_index")))
         )  # fmt: skip
-    return rows.assign(order=order).sort_values("order", kind="stable")
+    return rows.assign(order=pd.Series(order, index=rows.index, dtype=object)).sort_values("order", kind="stable")
 
 
 def _attribute(row: pd.Series, name: str) -> object:

@@ -186,6 +186,6 @@ def _against_peers(counts_TD: FloatArray, traffic_TD: FloatArray | None) -> Floa
     value = np.log1p(rate)
     if value.shape[1] < 4:
         first = np.median(value[: max(3, len(value) // 10)], axis=0)
-        return (value - first) / robust_sigma(value - first, 0.3)
+        return np.asarray((value - first) / robust_sigma(value - first, 0.3))
     centred = value - np.median(value, axis=1, keepdims=True)
     return np.asarray(centred / robust_sigma(centred, 0.3))

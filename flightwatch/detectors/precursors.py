@@ -32,8 +32,8 @@ SIGNS = {
 
 @dataclass(frozen=True)
 class PrecursorThresholds:
-    """Defaults: log odds without any sign; index from which it speaks; growth (events) and distance to peers in standard
-    deviations of a Poisson count with doubled variance that make a sign."""
+    """Defaults: log odds without any sign; index from which it speaks; what makes a sign: growth (events) and distance
+    to peers in standard deviations of a Poisson count with doubled variance, or kelvin above expectation."""
 
     base: float = -3.5
     index: float = 0.5

@@ -128,9 +128,7 @@ class ScalarDetector:
             residual = math.log(value) - centre if math.isfinite(value) and len(recent) else math.inf
             z = residual / scatter
             bad = enough and (
-                not math.isfinite(value)
-                or (z > wanted and residual > math.log(least))
-                or value > limits.far * mean
+                not math.isfinite(value) or (z > wanted and residual > math.log(least)) or value > limits.far * mean
             )
             if not bad and math.isfinite(value):
                 level.append(math.log(value))
@@ -214,8 +212,8 @@ class ScalarDetector:
             node, device = run.layout.node_R[rank], int(run.layout.device_R[rank])
             yield Finding(
                 detector=self.name, detector_version=self.version, kind=FindingKind.GRAD_NORM, scope=FindingScope.RANK,
-                summary=f"Rank {int(run.layout.ranks_R[rank])} ({node}) has a gradient norm unlike its peers' since step "
-                f"{int(run.steps_S[max(0, at - 2)])}: data, or a silent error of its device.",
+                summary=f"Rank {int(run.layout.ranks_R[rank])} ({node}) has a gradient norm unlike its peers' since "
+                f"step {int(run.steps_S[max(0, at - 2)])}: data, or a silent error of its device.",
                 score=round(float(abs(z[at, rank])), 2), threshold=limits.rank_z, severity=Severity.P3,
                 detected_at=_ms(run.end_ms_S[at]), cluster=run.cluster, node=node, job=run.job, run=run.run,
                 device=device if device >= 0 else None, rank=int(run.layout.ranks_R[rank]),

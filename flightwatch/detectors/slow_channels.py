@@ -77,6 +77,32 @@ def compute_times(run: RunSteps) -> FloatArray | None:
     return step if run.is_async() else None
 
 
+def transfer_times(run: RunSteps) -> FloatArray | None:
+    """Return the time in which data moved, per rank and step, the best that is known; None when nothing is.
+
+    Without `transfer_us`: communication less waiting. Without waiting: per axis the shortest member of each group
+    in each step (ends of a barrier-like collective coincide, so the last to join waits least); the pipeline
+    axis is left out, its times hold the bubble.
+    """
+    transfer = run.channel("transfer_us")
+    if transfer is not None:
+        return transfer
+    comm, wait = run.channel("comm_us"), run.channel("wait_us")
+    if comm is not None and wait is not None:
+        return np.maximum(comm - wait, 0)
+    if not run.layout.known:
+        return None
+    total: FloatArray | None = None
+    for name in run.columns("comm_by_axis_us"):
+        axis, values = name.split(".", 1)[1], run.channel(name)
+        if axis not in ("tp", "cp", "dp", "ep") or values is None:
+            continue
+        groups = run.layout.communication_groups(axis)
+        shortest = groups.to_ranks(groups.quantiles(values, 0.0))
+        total = shortest if total is None else total + np.nan_to_num(shortest)
+    return total
+
+
 def step_scale(run: RunSteps) -> FloatArray | None:
     """Return the job's step time per step, [S, 1]; the sum of what is known when step times are not."""
     step = run.channel("step_us")
@@ -109,7 +135,7 @@ def score_channels(run: RunSteps, limits: ChannelLimits) -> dict[str, Channel]:
         ("data", "data_us", limits.data),
         ("launch", "launch_gap_us", limits.launch),
     ):
-        raw = run.channel(column)
+        raw = transfer_times(run) if name == "transfer" else run.channel(column)
         if raw is None:
             continue
         share = _mask((raw / scale).astype(np.float32), usable)

@@ -19,6 +19,7 @@ from flightwatch.detectors.grouped import MAD_TO_SIGMA, FloatArray, sorted_media
 from flightwatch.detectors.rank_matrix import RunSteps
 from flightwatch.detectors.slow_channels import Channel
 from flightwatch.detectors.slow_targets import TargetLimits
+from flightwatch.detectors.slow_words import end_of_block
 
 #: Smallest change of a stage against the others (log ratio), and its strength in sigmas.
 STAGE_EFFECT, STAGE_Z = 0.03, 7.0
@@ -26,6 +27,8 @@ STAGE_EFFECT, STAGE_Z = 0.03, 7.0
 WIDTH = 4
 #: Clocks must have fallen by this share of the effect.
 CLOCK_SHARE = 0.4
+#: Blocks for which clocks are asked again.
+CLOCK_PATIENCE = 12
 
 
 def stage_findings(
@@ -35,24 +38,16 @@ def stage_findings(
     layout = run.layout
     if not layout.known or len(channel.role.size_G) < 2:
         return []
-    change_TR = channel.dev.own_TR + channel.compared.to_ranks(channel.dev.common_TG)
-    centre_TR = _undo_centring(channel, change_TR)
-    stage_TG = channel.role.medians(centre_TR)
+    change_TR = channel.dev.own_TR + channel.compared.to_ranks(channel.dev.common_TG) + channel.dev.shared_TR
+    stage_TG = channel.role.medians(change_TR)
     found: list[Finding] = []
     for group in range(stage_TG.shape[1]):
         others = np.delete(stage_TG, group, axis=1)
         excess = stage_TG[:, group] - sorted_median(others)
         found += _of_stage(detector, version, run, channel, frames, limits, group, excess)
-    return found
-
-
-def _undo_centring(channel: Channel, change_TR: FloatArray) -> FloatArray:
-    """Return each block's change of the plain log time, before the role median was taken off."""
-    from flightwatch.detectors.grouped import block_medians
-
-    raw_TG, _ = block_medians(channel.role.medians(channel.values_SR))
-    base = sorted_median(raw_TG[:12].T)
-    return change_TR + channel.role.to_ranks(raw_TG - base)
+    # Two stages of one rack are one statement about the rack.
+    once = {(one.id if one.state != FindingState.CHANGED else one.targets, one.state): one for one in reversed(found)}
+    return sorted(once.values(), key=lambda one: one.detected_step or 0)
 
 
 def _of_stage(
@@ -68,6 +63,7 @@ def _of_stage(
     mean = trailing_mean(excess[:, None], WIDTH)[:, 0]
     found: list[Finding] = []
     open_: Finding | None = None
+    said = 0
     for block in range(12, len(excess)):
         past = excess[max(0, block - 60) : block - WIDTH]
         sigma = max(0.004, MAD_TO_SIGMA * float(np.nanmedian(np.abs(past - np.nanmedian(past)))))
@@ -75,9 +71,18 @@ def _of_stage(
         if open_ is None and mean[block] > STAGE_EFFECT and strength > STAGE_Z and excess[block] > 0.5 * mean[block]:
             open_ = _say(detector, version, run, channel, frames, limits, group, excess, block, float(strength))
             found.append(open_)
-        elif open_ is not None and mean[block] < 0.35 * float(open_.evidence["effect"]):
+            said = block
+        elif open_ is not None and open_.kind == FindingKind.IMBALANCE and block - said <= CLOCK_PATIENCE:
+            # Telemetry is slower than steps: ask the clocks again for a while before work is blamed for good.
+            again = _say(detector, version, run, channel, frames, limits, group, excess, block, float(strength))
+            if again.kind == FindingKind.SLOW:
+                open_ = replace(again, id=open_.id, state=FindingState.CHANGED, first_step=open_.first_step)
+                found.append(open_)
+        if open_ is not None and mean[block] < 0.35 * float(open_.evidence["effect"]):
             step = int(run.steps_S[(block + 1) * BLOCK - 1])
-            found.append(replace(open_, state=FindingState.CLEARED, detected_step=step, detected_at=_when(run, block)))
+            found.append(
+                replace(open_, state=FindingState.CLEARED, detected_step=step, detected_at=end_of_block(run, block))
+            )
             open_ = None
     return found
 
@@ -110,8 +115,8 @@ def _say(
         "cluster": run.cluster,
         "job": run.job,
         "run": run.run,
-        "detected_at": _when(run, block),
-        "first_seen_at": _when(run, max(0, begin - 1)),
+        "detected_at": end_of_block(run, block),
+        "first_seen_at": end_of_block(run, max(0, begin - 1)),
         "first_step": int(run.steps_S[begin * BLOCK]),
         "detected_step": int(run.steps_S[(block + 1) * BLOCK - 1]),
         "evidence": seen,
@@ -137,8 +142,8 @@ def _say(
 def _clocks_fell(
     run: RunSteps, frames: Frames, begin: int, block: int, effect: float
 ) -> tuple[np.ndarray | None, dict[str, Any]]:
-    start = _when(run, max(0, begin - 1))
-    end, origin = _when(run, block), _when(run, max(0, begin - 13))
+    start = end_of_block(run, max(0, begin - 1))
+    end, origin = end_of_block(run, block), end_of_block(run, max(0, begin - 13))
     if start is None or end is None or origin is None:
         return None, {"clocks": "no times"}
     ratio = change_around(frames, run.layout, "sm_clock_mhz", (origin, start), (start + (end - start) / 2, end))
@@ -160,8 +165,3 @@ def _domain(run: RunSteps, slowed: np.ndarray) -> tuple[FindingScope, str | None
     if len(nodes) == 1:
         return FindingScope.NODE, nodes[0], (nodes[0],), "host"
     return FindingScope.RACK, None, tuple(nodes), "rack"
-
-
-def _when(run: RunSteps, block: int) -> int | None:
-    at = run.end_ms_S[min((block + 1) * BLOCK, len(run.end_ms_S)) - 1]
-    return int(at) if np.isfinite(at) else None

@@ -10,14 +10,20 @@ import numpy as np
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Finding
 from flightwatch.detectors.drift import BLOCK
-from flightwatch.detectors.episodes import ACCUMULATION, LEVEL, RECURRENCE, WINDOW, Episode
+from flightwatch.detectors.episodes import LEVEL, RECURRENCE, WINDOW, Episode
 from flightwatch.detectors.grouped import sorted_median
 from flightwatch.detectors.rank_matrix import RunSteps
 from flightwatch.detectors.slow_channels import Channel, step_scale
+from flightwatch.detectors.slow_words import (
+    end_of_block,
+    evidence_of,
+    known_mean,
+    later_end,
+    measured_steps,
+    target_names,
+)
 
-PATH_NAMES = {WINDOW: "window", ACCUMULATION: "accumulation", LEVEL: "level", RECURRENCE: "recurrence"}
 CHANNEL_CLASS = {"compute": "compute", "data": "storage", "launch": "host", "transfer": "link"}
-CHANNEL_COLUMN = {"compute": "compute_us", "data": "data_us", "launch": "launch_gap_us", "transfer": "transfer_us"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ class TargetLimits:
         the effect where experts make work unequal.
     victim_wait: a suspect that waits longer than its peers, by this share of its effect, is a victim.
     serious_gain, serious_ranks: from here on a slow node is P2. chronic_gain: a lasting difference between
-        chips below this is node history, not a finding.
+        chips below this is node history, not a finding. crowd_share, crowd_change: where so large a part of the
+        group slowed together, the ranks must have slowed by this share of the effect against their own past.
     """
 
     host_share: float = 0.75
@@ -43,6 +50,8 @@ class TargetLimits:
     serious_gain: float = 0.05
     serious_ranks: int = 1000
     chronic_gain: float = 0.02
+    crowd_share: float = 0.4
+    crowd_change: float = 0.3
 
 
 @dataclass
@@ -94,9 +103,9 @@ class TargetScan:
             if not covers or statement.episode.channel not in (name, "compute"):
                 continue
             if episode.rank in statement.positions:
-                statement.over = _later(statement.over, episode.over)
+                statement.over = later_end(statement.over, episode.over)
                 return
-        if self._is_victim(name, episode) or self._is_chronic(name, episode):
+        if self._is_victim(name, episode) or self._is_chronic(name, episode) or self._others_sped_up(name, episode):
             return
         class_, scope, positions = self._extent(channel, episode)
         finding = self._say(channel, episode, class_, scope, positions)
@@ -106,7 +115,7 @@ class TargetScan:
                 changed = replace(finding, id=statement.last.id, state=FindingState.CHANGED)
                 statement.findings.append(changed)
                 statement.positions, statement.last = positions, changed
-                statement.over = _later(statement.over, episode.over)
+                statement.over = later_end(statement.over, episode.over)
                 return
         statements.append(Statement(episode, positions, finding, episode.over, [finding]))
 
@@ -162,11 +171,27 @@ class TargetScan:
         after = slice(episode.begin * BLOCK, (episode.said + 1) * BLOCK)
         before = slice(max(0, (episode.begin - 12) * BLOCK), episode.begin * BLOCK)
         share = wait / self.scale_S
-        grown = np.nanmean(share[after, episode.rank]) - _mean(share[before, episode.rank])
+        grown = np.nanmean(share[after, episode.rank]) - known_mean(share[before, episode.rank])
         group = self.channels[name].role.of_rank_R == self.channels[name].role.of_rank_R[episode.rank]
         peers = sorted_median(share[:, group])
-        usual = np.nanmean(peers[after]) - _mean(peers[before])
+        usual = np.nanmean(peers[after]) - known_mean(peers[before])
         return bool(grown - usual > self.limits.victim_wait * episode.effect)
+
+    def _others_sped_up(self, name: str, episode: Episode) -> bool:
+        """Say whether the suspect did not change at all while many of its peers became quicker.
+
+        Asked only where a large part of the group "slowed" together; a repaired host looks so from the other one.
+        """
+        if episode.path == LEVEL:
+            return False
+        channel = self.channels[name]
+        group = channel.compared.of_rank_R == channel.compared.of_rank_R[episode.rank]
+        if self._supporting(channel, episode)[group].mean() < self.limits.crowd_share:
+            return False
+        dev = channel.dev
+        absolute = dev.own_TR + channel.compared.to_ranks(dev.common_TG) + dev.shared_TR
+        recent = absolute[max(episode.begin, episode.said - 7) : episode.said + 1, episode.rank]
+        return bool(np.nanmean(recent) < self.limits.crowd_change * episode.effect)
 
     def _is_chronic(self, name: str, episode: Episode) -> bool:
         return episode.path == LEVEL and self._gain(name, episode, [episode.rank]) < self.limits.chronic_gain
@@ -183,7 +208,7 @@ class TargetScan:
                 values = np.log(optimizer)
             role = self.channels["compute"].role
             values = values - role.to_ranks(role.medians(values))
-            last = _window(episode)
+            last = measured_steps(episode)
             first = slice(0, max(BLOCK, min(12, episode.begin) * BLOCK))
             grown = float(np.nanmedian(values[last][:, positions]))
             if episode.path != LEVEL:
@@ -205,14 +230,15 @@ class TargetScan:
             hardware, witness = self._witness(episode, positions)
         kind = FindingKind.SLOW
         if not hardware:
-            kind, class_, scope, positions = FindingKind.IMBALANCE, "expert", FindingScope.RANK, [episode.rank]
+            kind, class_, scope = FindingKind.IMBALANCE, "expert", FindingScope.JOB
+            positions = np.nonzero(self._supporting(channel, episode))[0].tolist()
         unproven = not layout.known and episode.path == LEVEL
         gain = self._gain(channel.name, episode, positions)
         node, rank = layout.node_R[episode.rank], int(layout.ranks_R[episode.rank])
         device = int(layout.device_R[episode.rank]) if layout.device_R[episode.rank] >= 0 else None
-        targets = _target_names(run, scope, positions)
+        targets = target_names(run, scope, positions)
         single = scope in (FindingScope.RANK, FindingScope.DEVICE)
-        seen = self._evidence(channel, episode, positions) | witness
+        seen = evidence_of(self.run, channel, episode, positions) | witness
         return Finding(
             detector=self.detector,
             detector_version=self.version,
@@ -223,15 +249,15 @@ class TargetScan:
             score=round(episode.score, 3),
             threshold=None,
             severity=Severity.INFO if not hardware else self._severity(gain, episode),
-            detected_at=_when(run, episode.said),
+            detected_at=end_of_block(run, episode.said),
             cluster=run.cluster,
-            node=None if scope == FindingScope.RACK else node,
+            node=None if scope in (FindingScope.RACK, FindingScope.JOB) else node,
             job=run.job,
             run=run.run,
             device=device if single else None,
             rank=rank if single else None,
             targets=targets,
-            first_seen_at=_when(run, max(0, episode.begin - 1)),
+            first_seen_at=end_of_block(run, max(0, episode.begin - 1)),
             first_step=int(run.steps_S[min(episode.begin * BLOCK, len(run.steps_S) - 1)]),
             detected_step=int(run.steps_S[(episode.said + 1) * BLOCK - 1]),
             blames_hardware=hardware and not unproven,
@@ -258,7 +284,7 @@ class TargetScan:
         channel = self.channels[name]
         if self.scale_S is None:
             return float(np.clip(episode.effect, 0, 1))
-        last = _window(episode)
+        last = measured_steps(episode)
         role = channel.role.of_rank_R
         own = float(np.nanmedian(channel.raw_SR[last][:, positions]))
         group = np.nonzero(role == role[episode.rank])[0]
@@ -274,37 +300,6 @@ class TargetScan:
         if name != "compute":
             excess = episode.effect * scale
         return float(np.clip(excess / scale, 0.0, 1.0)) if np.isfinite(excess) else 0.0
-
-    def _evidence(self, channel: Channel, episode: Episode, positions: list[int]) -> dict[str, Any]:
-        run = self.run
-        last = _window(episode)
-        role = channel.role.of_rank_R
-        peers = [int(i) for i in np.nonzero(role == role[episode.rank])[0] if i not in positions]
-        wait = run.channel("wait_us")
-        column = CHANNEL_COLUMN[channel.name]
-        steps = run.steps_S[last]
-        seen: dict[str, Any] = {
-            "channel": channel.name,
-            "test": [name for bit, name in PATH_NAMES.items() if episode.path & bit],
-            "effect": round(episode.effect, 4),
-            "z": round(episode.score, 2),
-            "peers": len(peers),
-            "peer_ranks": [int(run.layout.ranks_R[i]) for i in peers[:8]],
-            "ranks": [int(run.layout.ranks_R[i]) for i in positions[:64]],
-            "window_steps": [int(steps[0]), int(steps[-1])],
-            f"own_{column}": _round(np.nanmedian(channel.raw_SR[last][:, positions])),
-            f"peers_{column}": _round(np.nanmedian(channel.raw_SR[last][:, peers])) if peers else None,
-            "roles_known": run.layout.known,
-        }
-        if wait is not None and peers:
-            seen["own_wait_us"] = _round(np.nanmedian(wait[last][:, positions]))
-            seen["peers_wait_us"] = _round(np.nanmedian(wait[last][:, peers]))
-        seen["sql"] = (
-            f"SELECT rank, quantile(0.5)({column}) FROM flightwatch.rank_steps WHERE job = '{_quoted(run.job)}' AND "
-            f"run = '{_quoted(run.run)}' AND step BETWEEN {int(steps[0])} AND {int(steps[-1])} "
-            "GROUP BY rank ORDER BY 2 DESC LIMIT 20"
-        )
-        return seen
 
     def _sentence(
         self,
@@ -333,50 +328,7 @@ class TargetScan:
         return replace(
             statement.last,
             state=FindingState.CLEARED,
-            detected_at=_when(self.run, block),
+            detected_at=end_of_block(self.run, block),
             detected_step=int(self.run.steps_S[(block + 1) * BLOCK - 1]),
             summary=statement.last.summary.split(";")[0].rstrip(".") + ": over.",
         )
-
-
-def _target_names(run: RunSteps, scope: FindingScope, positions: list[int]) -> tuple[str, ...]:
-    layout = run.layout
-    if scope == FindingScope.RACK:
-        return tuple(sorted({str(layout.domain["rack"][i]) for i in positions}))
-    if scope == FindingScope.NODE:
-        return tuple(sorted({str(layout.node_R[i]) for i in positions}))
-    names = []
-    for i in positions:
-        node, device = layout.node_R[i], int(layout.device_R[i])
-        place = "" if node is None else f" ({node}" + (f" device {device})" if device >= 0 else ")")
-        names.append(f"rank {int(layout.ranks_R[i])}{place}")
-    return tuple(names)
-
-
-def _when(run: RunSteps, block: int) -> int | None:
-    at = run.end_ms_S[min((block + 1) * BLOCK, len(run.end_ms_S)) - 1]
-    return int(at) if np.isfinite(at) else None
-
-
-def _later(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else max(a, b)
-
-
-def _mean(values: np.ndarray) -> float:
-    return float(np.nanmean(values)) if values.size and np.isfinite(values).any() else 0.0
-
-
-def _round(value: Any) -> float | None:
-    return round(float(value), 1) if np.isfinite(value) else None
-
-
-def _quoted(text: str | None) -> str:
-    return (text or "").replace("\\", "\\\\").replace("'", "\\'")
-
-
-def _window(episode: Episode) -> slice:
-    """Steps on which an episode is measured: from its onset (at most eight blocks back) to its detection."""
-    first = max(0, episode.said - 7)
-    if episode.path not in (LEVEL, RECURRENCE):
-        first = min(max(first, episode.begin), episode.said)
-    return slice(first * BLOCK, (episode.said + 1) * BLOCK)

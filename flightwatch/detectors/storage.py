@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
+from flightwatch.core.vocabulary import FindingKind, FindingScope
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import FloatArray, sorted_median
 from flightwatch.detectors.series import Grid, Spell, cells, first_median, grid_of, robust_sigma, spells
@@ -132,8 +132,8 @@ class StorageDetector:
         about = About(
             kind=FindingKind.STORAGE, scope=FindingScope.STORAGE_TARGET, targets=(name,), score=times,
             threshold=self.thresholds.times, aspect=column,
-            summary=f"Storage {name} answers in {now:.1f} ms ({column}), {times:.1f} times as long as before, on most nodes "
-            "at no more load.",
+            summary=f"Storage {name} answers in {now:.1f} ms ({column}), {times:.1f} times as long as before, on "
+            "most nodes at no more load.",
             evidence={"column": column, "now_ms": round(now, 2), "times": round(times, 2), "clients": len(members)},
         )  # fmt: skip
         return state_findings(self.name, self.version, grid, spell, about)
@@ -147,8 +147,8 @@ class StorageDetector:
         about = About(
             kind=FindingKind.STORAGE, scope=FindingScope.NODE, node=str(key[0]), targets=(str(key[0]),), score=times,
             threshold=self.thresholds.times, aspect=f"{column}{what}",
-            summary=f"The storage path of {key[0]}{what} takes {now:.1f} ms ({column}), {times:.1f} times as long as before; "
-            "other nodes do not.",
+            summary=f"The storage path of {key[0]}{what} takes {now:.1f} ms ({column}), {times:.1f} times as long as "
+            "before; other nodes do not.",
             evidence={"column": column, "now_ms": round(now, 2), "times": round(times, 2)},
         )  # fmt: skip
         return state_findings(self.name, self.version, grid, spell, about)

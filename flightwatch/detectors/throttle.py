@@ -65,13 +65,12 @@ class ThrottleDetector:
         if grid is None or grid.shape[0] < 3:
             return []
         models = _models(grid)
-        found = [
+        return [
             *self._thermal(grid),
             *self._limits(grid, models),
             *self._power(grid, models),
             *self._droop(grid, models),
         ]
-        return found
 
     def _thermal(self, grid: Grid) -> Iterable[Finding]:
         reasons = grid.column("throttle_reasons", forward_cells=1)
@@ -159,7 +158,7 @@ class ThrottleDetector:
         for index, spell in enumerate(sorted(every, key=lambda one: (one.said, one.target))):
             if index in done or spell.target in done:
                 continue
-            node, device = grid.keys_D[spell.target]
+            node = grid.keys_D[spell.target][0]
             together = [
                 one for one in every if grid.keys_D[one.target][0] == node and abs(one.said - spell.said) <= 2 * hold
             ]

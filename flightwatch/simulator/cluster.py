@@ -30,7 +30,7 @@ class Cluster:
     power_limit_w: float = 700.0
     name: str = "sim"
 
-    def node_name(self, node: int) -> str:
+    def node_name(self, node: int | np.integer[Any]) -> str:
         """Name of node number `node`."""
         return f"n{node:04d}"
 

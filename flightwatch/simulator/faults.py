@@ -105,5 +105,5 @@ def link_factor_nodes(fault: Fault, cluster: Cluster) -> IntArray:
     """Return the nodes whose adapter or uplink the fault slows."""
     if fault.kind == "congested_switch":
         nodes = np.arange(cluster.nodes)
-        return nodes[cluster.leaf_of(nodes) == cluster.leaf_of(np.array([fault.node]))[0]]
+        return np.asarray(nodes[cluster.leaf_of(nodes) == cluster.leaf_of(np.array([fault.node]))[0]])
     return np.array([fault.node])

@@ -6,14 +6,15 @@ One grid of times x devices at a time; a fault acts on the physical quantity and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from flightwatch.simulator.cluster import Cluster, Job
-from flightwatch.simulator.faults import Fault, FloatArray
+from flightwatch.simulator.faults import Fault, FloatArray, level
+from flightwatch.simulator.words import coded, constant
 
 #: Degrees per watt of the simulated devices, and the temperature at which they lower their clocks.
 KELVIN_PER_WATT, SLOWDOWN_C = 0.055, 87.0
@@ -88,7 +89,9 @@ class TelemetryModel:
         step = self.seconds_T / self.spec.step_s
         end = fault.end_step if fault.end_step is not None else np.inf
         on = ((step >= fault.start_step) & (step < end)).astype(float)
-        if fault.kind in ("fan_failure", "paste_failure", "cooling_zone", "thermal_rack", "thermal_gpu"):
+        if fault.kind in ("thermal_rack", "thermal_gpu"):
+            return level(fault, np.asarray(step))
+        if fault.kind in ("fan_failure", "paste_failure", "cooling_zone"):
             on = on * np.clip((step - fault.start_step) * self.spec.step_s / 300.0, 0, 1)
         return np.asarray(on)
 
@@ -153,8 +156,8 @@ class TelemetryModel:
         self._break_sensors(values)
         frame = self._frame(values, self.node_D)
         frame["device"] = np.tile(self.device_D, shape[0]).astype(float)
-        frame["vendor"] = pd.Categorical.from_codes(np.zeros(len(frame), dtype=np.int8), ["nvidia"])
-        frame["model"] = pd.Categorical.from_codes(np.zeros(len(frame), dtype=np.int8), [self.cluster.model])
+        frame["vendor"] = constant("nvidia", len(frame))
+        frame["model"] = constant(self.cluster.model, len(frame))
         return frame
 
     def _device_counters(self, shape: tuple[int, int], thermal: np.ndarray) -> dict[str, FloatArray]:
@@ -202,14 +205,14 @@ class TelemetryModel:
             else:
                 values["temp_c"][at] = 255.0
 
-    def _frame(self, values: dict[str, FloatArray], node: np.ndarray) -> pd.DataFrame:
+    def _frame(self, values: Mapping[str, FloatArray], node: np.ndarray) -> pd.DataFrame:
         count = len(node)
         frame = pd.DataFrame({"ts": np.repeat(self.start_ms + self.seconds_T * 1000.0, count)})
         for name, value in values.items():
             frame[name] = value.reshape(-1)
         names = [self.cluster.node_name(i) for i in range(self.cluster.nodes)]
-        frame["node"] = pd.Categorical.from_codes(np.tile(node, len(self.seconds_T)), names)
-        frame["cluster"] = pd.Categorical.from_codes(np.zeros(len(frame), dtype=np.int8), [self.cluster.name])
+        frame["node"] = coded(np.tile(node, len(self.seconds_T)), names)
+        frame["cluster"] = constant(self.cluster.name, len(frame))
         return frame
 
     def _nodes(self) -> pd.DataFrame:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from flightwatch.simulator.cluster import Cluster, Job
 from flightwatch.simulator.faults import Fault, FloatArray, compute_ranks, level, link_factor_nodes
+from flightwatch.simulator.words import coded, constant
 
 CHANNELS = (
     "step_us", "compute_us", "forward_us", "backward_us", "optimizer_us", "data_us", "checkpoint_us",
@@ -46,7 +47,9 @@ class TimingModel:
         self.shape = (job.pp, job.dp, job.cp, job.tp)
         self._noise_scale_R = np.exp(rng.normal(0, 0.1, ranks))
 
-    def chunks(self, steps: int, first_step: int = 0, size: int = 50) -> Iterator[tuple[np.ndarray, dict]]:
+    def chunks(
+        self, steps: int, first_step: int = 0, size: int = 50
+    ) -> Iterator[tuple[np.ndarray, dict[str, FloatArray]]]:
         """Yield (step numbers [S], channel to [S, R] in microseconds) for `steps` steps."""
         for start in range(first_step, first_step + steps, size):
             stop = min(start + size, first_step + steps)
@@ -165,7 +168,7 @@ class TimingModel:
         work: FloatArray,
     ) -> dict[str, FloatArray]:
         job, steps = self.job, len(compute)
-        transfer = sum(transfers.values()) if transfers else np.zeros_like(compute)
+        transfer = np.sum([np.zeros_like(compute), *transfers.values()], axis=0)
         busy = compute + gap
         cube = busy.reshape(steps, *self.shape)
         stage = cube.max(axis=(3, 4))
@@ -180,7 +183,7 @@ class TimingModel:
             step = np.broadcast_to(pipeline.max(axis=1, keepdims=True) + tail, busy.shape)
         wait = step - busy - own
         forward = compute / 3
-        result = dict(
+        result: dict[str, FloatArray] = dict(
             zip(
                 CHANNELS,
                 (step, compute, forward, compute - forward, optimizer, data, checkpoint, gap, wait + transfer, wait,
@@ -217,11 +220,11 @@ class TimingModel:
         frame["device"] = np.tile(self.device_R, len(step_numbers)).astype(float)
         for name, value in dense.items():
             frame[name] = value.reshape(-1)
-        frame["mode"] = pd.Categorical.from_codes(np.full(len(frame), int(self.job.asynchronous)), ["sync", "async"])
+        frame["mode"] = constant("async" if self.job.asynchronous else "sync", len(frame))
         for name, text in (("cluster", self.cluster.name), ("job", self.job.name), ("run", self.job.run)):
-            frame[name] = pd.Categorical.from_codes(np.zeros(len(frame), dtype=np.int8), [text])
+            frame[name] = constant(text, len(frame))
         names = [self.cluster.node_name(i) for i in range(self.cluster.nodes)]
-        frame["node"] = pd.Categorical.from_codes(np.tile(self.node_R, len(step_numbers)), names)
+        frame["node"] = coded(np.tile(self.node_R, len(step_numbers)), names)
         if drop:
             keep = np.random.default_rng([self._seed, 3]).random(len(frame)) >= drop
             frame = frame[keep]

@@ -158,7 +158,7 @@ def _numbers(name: str, values: pa.ChunkedArray, read: ReadTable, path: str) -> 
     words = text.where(text.notna(), "nan").astype(str).str.strip().str.lower()
     bad = np.isnan(numbers) & ~words.isin(["nan", "", "+nan", "-nan"]).to_numpy()
     _report(name, bad, text, read, path, "not a number")
-    return numbers
+    return np.asarray(numbers)
 
 
 def _times(name: str, values: pa.ChunkedArray, read: ReadTable, path: str) -> np.ndarray:
