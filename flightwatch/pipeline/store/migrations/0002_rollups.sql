@@ -1,7 +1,8 @@
 -- min_program: 0.1.0
 -- One-minute rollups (mergeable states only: parts written twice or late merge to the same answer) and the
 -- newest row of every target. Every target has its own deduplication window: a replayed block changes neither.
--- A counter's minute is its first and last value: deltas across minutes are computed when read.
+-- A counter's minute is its first and last value: deltas across minutes are computed when read. These states cost
+-- the most of an insert, so only counters that are watched over weeks have them; the others are in the raw rows.
 ;
 CREATE TABLE IF NOT EXISTS @table(device_1m)@ (
   m DateTime('UTC') CODEC(DoubleDelta, ZSTD(1)),
@@ -10,7 +11,7 @@ CREATE TABLE IF NOT EXISTS @table(device_1m)@ (
   device UInt16,
   n SimpleAggregateFunction(sum, UInt64),
   @gauges(device_samples, temp_c, mem_temp_c, hotspot_c, power_w, voltage_mv, sm_clock_mhz, util_pct, tensor_active_ratio, mem_used_bytes, fan_pct)@,
-  @counters(device_samples, energy_j_total, ecc_corrected_total, ecc_uncorrected_total, remapped_rows_total, throttle_thermal_us_total, throttle_power_us_total, pcie_replay_total, link_errors_total, link_rx_bytes_total, link_tx_bytes_total)@,
+  @counters(device_samples, energy_j_total, ecc_corrected_total, ecc_uncorrected_total, throttle_thermal_us_total, throttle_power_us_total, pcie_replay_total, link_errors_total, link_tx_bytes_total)@,
   throttle_reasons_any SimpleAggregateFunction(groupBitOr, UInt64)
 )
 ENGINE = @aggregating@
@@ -22,7 +23,7 @@ ORDER BY (cluster, toStartOfHour(m), node, device, m)
 CREATE MATERIALIZED VIEW IF NOT EXISTS @view(mv_device_1m)@ TO @local(device_1m)@ AS
 SELECT toStartOfMinute(ts) AS m, cluster, node, device, count() AS n,
   @gauge_states(device_samples, temp_c, mem_temp_c, hotspot_c, power_w, voltage_mv, sm_clock_mhz, util_pct, tensor_active_ratio, mem_used_bytes, fan_pct)@,
-  @counter_states(device_samples, energy_j_total, ecc_corrected_total, ecc_uncorrected_total, remapped_rows_total, throttle_thermal_us_total, throttle_power_us_total, pcie_replay_total, link_errors_total, link_rx_bytes_total, link_tx_bytes_total)@,
+  @counter_states(device_samples, energy_j_total, ecc_corrected_total, ecc_uncorrected_total, throttle_thermal_us_total, throttle_power_us_total, pcie_replay_total, link_errors_total, link_tx_bytes_total)@,
   groupBitOr(ifNull(throttle_reasons, 0)) AS throttle_reasons_any
 FROM @local(device_samples)@
 GROUP BY m, cluster, node, device
@@ -55,7 +56,7 @@ CREATE TABLE IF NOT EXISTS @table(port_1m)@ (
   hca LowCardinality(String), port UInt16,
   n SimpleAggregateFunction(sum, UInt64),
   @gauges(port_samples, rate_gbps, optics_rx_power_dbm, optics_tx_power_dbm, optics_temp_c)@,
-  @counters(port_samples, rx_bytes_total, tx_bytes_total, symbol_errors_total, link_downed_total, link_recovered_total, rcv_errors_total, xmit_discards_total, xmit_wait_total, out_of_sequence_total, packet_seq_err_total, ack_timeout_total, rnr_nak_total, retransmits_total, ecn_marked_total, cnp_sent_total, cnp_handled_total, pfc_rx_pause_total, pfc_tx_pause_total, fec_corrected_total, fec_uncorrected_total)@
+  @counters(port_samples, rx_bytes_total, tx_bytes_total, symbol_errors_total, link_downed_total, rcv_errors_total, xmit_discards_total, xmit_wait_total, out_of_sequence_total, cnp_handled_total, pfc_rx_pause_total, fec_uncorrected_total)@
 )
 ENGINE = @aggregating@
 PARTITION BY toYYYYMMDD(m)
@@ -66,7 +67,7 @@ ORDER BY (cluster, toStartOfHour(m), node, hca, port, m)
 CREATE MATERIALIZED VIEW IF NOT EXISTS @view(mv_port_1m)@ TO @local(port_1m)@ AS
 SELECT toStartOfMinute(ts) AS m, cluster, node, hca, port, count() AS n,
   @gauge_states(port_samples, rate_gbps, optics_rx_power_dbm, optics_tx_power_dbm, optics_temp_c)@,
-  @counter_states(port_samples, rx_bytes_total, tx_bytes_total, symbol_errors_total, link_downed_total, link_recovered_total, rcv_errors_total, xmit_discards_total, xmit_wait_total, out_of_sequence_total, packet_seq_err_total, ack_timeout_total, rnr_nak_total, retransmits_total, ecn_marked_total, cnp_sent_total, cnp_handled_total, pfc_rx_pause_total, pfc_tx_pause_total, fec_corrected_total, fec_uncorrected_total)@
+  @counter_states(port_samples, rx_bytes_total, tx_bytes_total, symbol_errors_total, link_downed_total, rcv_errors_total, xmit_discards_total, xmit_wait_total, out_of_sequence_total, cnp_handled_total, pfc_rx_pause_total, fec_uncorrected_total)@
 FROM @local(port_samples)@
 GROUP BY m, cluster, node, hca, port
 ;
