@@ -58,7 +58,9 @@ def configure(level: str = "info", form: str = "text") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("kafka", "clickhouse_connect", "urllib3", "werkzeug", "uvicorn", "alembic"):
+    # kafka-python logs ten errors a second while a broker is away; the bus says it once, in one sentence.
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    for noisy in ("clickhouse_connect", "urllib3", "werkzeug", "uvicorn", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
