@@ -21,6 +21,7 @@ from kafka import KafkaProducer, errors
 
 from flightwatch.core.clock import Clock
 from flightwatch.core.errors import Backpressure, FlightwatchError, TransientError
+from flightwatch.core.logs import Occasionally
 from flightwatch.pipeline.bus.base import Ack, Partition, key_bytes, partition_number
 from flightwatch.pipeline.bus.kafka_options import explain
 
@@ -63,6 +64,7 @@ class KafkaOutbox:
         self._make = make
         self._random = random.Random(seed)
         self._give_up_s = self._options["delivery_timeout_ms"] / 1000
+        self._unreachable = Occasionally(60.0)
         self._condition = threading.Condition()
         self._queue: deque[_Item] = deque()
         self._in_flight: dict[_Item, None] = {}
@@ -116,7 +118,8 @@ class KafkaOutbox:
                 self._pump()
                 backoff_s = 0.1
             except Exception as error:  # The thread must outlive every state of the broker.
-                logger.debug("Kafka is not reachable: %s", error)
+                if self._unreachable.due():
+                    logger.warning("Kafka cannot be reached, messages wait: %s", error)
                 with self._condition:
                     self._condition.wait(backoff_s * self._random.uniform(0.5, 1.5))
                 backoff_s = min(_LONGEST_BACKOFF_S, backoff_s * 2)
