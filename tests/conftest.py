@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +40,9 @@ class Broker:
         """Start it (again, with the data it had) and wait until it accepts connections."""
         self._folder.mkdir(parents=True, exist_ok=True)
         arguments = ["start", "--data-dir", str(self._folder), "--only", "kafka", "--kafka-port", str(self.port)]
+        os.chmod(self._binary, 0o755)
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
+            raise RuntimeError(f"something listens on port {self.port} already")
         with open(self._folder / "broker.log", "ab") as log:
             self._process = subprocess.Popen([self._binary, *arguments], stdout=log, stderr=log)
         for _ in range(400):
@@ -82,9 +84,15 @@ def expel_members(address: str, group: str) -> None:
 
 
 def find_noida() -> str | None:
-    """Return the path of the noida-db program beside this interpreter or on PATH."""
-    beside = Path(sys.executable).parent / "noida-db"
-    return str(beside) if beside.exists() else shutil.which("noida-db")
+    """Return the path of the noida-db program itself.
+
+    The `noida-db` command beside the interpreter is a Python wrapper that does not pass SIGTERM on, so a
+    broker started through it would outlive every stop.
+    """
+    specification = importlib.util.find_spec("noida_db")
+    folders = (specification.submodule_search_locations or []) if specification else []
+    programs = [Path(folder) / "noida-db" for folder in folders]
+    return next((str(program) for program in programs if program.exists()), None)
 
 
 @pytest.fixture

@@ -48,7 +48,6 @@ class Sender:
     Parameters
     ----------
     encode: batch to message, signing included.
-    node, cluster: names in every header.
     seed: of the jitter that keeps a fleet from reconnecting in step; None: random.
     """
 

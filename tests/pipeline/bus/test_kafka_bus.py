@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import os
 import shlex
 import subprocess
@@ -36,9 +35,6 @@ from flightwatch.pipeline.sender import Sender
 from flightwatch.pipeline.spool import Spool, SpoolSettings
 from tests.conftest import Broker
 from tests.pipeline.sender_kit import sample
-
-#: kafka-python leaves the sockets of refused connections to the garbage collector, which the test calls itself.
-leaves_sockets = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 class Sent:
@@ -262,13 +258,11 @@ def test_errors_say_what_to_do() -> None:
     assert isinstance(explain(errors.KafkaConfigurationError("x"), "x"), ConfigError)
 
 
-@leaves_sockets
 def test_no_broker_is_a_transient_error_in_one_sentence() -> None:
     bus = KafkaBus(["127.0.0.1:1"], BusSettings(kafka_delivery_timeout_ms=2_000))
     with pytest.raises(TransientError, match="reading offsets"):
         bus.end_offset(Partition("t", 0))
     bus.close()
-    gc.collect()
 
 
 @pytest.mark.kafka
@@ -283,7 +277,6 @@ def test_topics_are_set_up_once(kafka_broker: str) -> None:
     bus.close()
 
 
-@leaves_sockets
 @pytest.mark.kafka
 def test_a_sender_outlives_broker_outages_without_loss_or_disorder(own_broker: Broker, tmp_path: Path) -> None:
     settings = BusSettings(kafka_delivery_timeout_ms=2_000)
@@ -330,7 +323,6 @@ def test_a_sender_outlives_broker_outages_without_loss_or_disorder(own_broker: B
                 seen += [int(cast(float, row.values["ts"])) for row in rows]
     assert seen == list(range(number))
     bus.close()
-    gc.collect()
 
 
 def until_sent(sender: Sender) -> None:
