@@ -303,11 +303,9 @@ class Sender:
             self.emit(metric_rows(self._queues.values(), self._spool, self._clock.now_ms()))
 
     def _save(self, now: float) -> None:
-        if not self._unsaved or now < self._next_save_s:
+        if not self._unsaved or now < self._next_save_s or not self._spool.used:
             return
         self._next_save_s, self._unsaved = now + _SAVE_SECONDS, False
-        if not self._spool.used:
-            return
         try:
             self._spool.save(clean=False)
         except TransientError as error:
@@ -393,7 +391,7 @@ class Sender:
         if self._thread is not None:
             self._thread.join(timeout_seconds)
         with self._step_lock:
-            # Rows that came during the flush go to disk; a batch still on its way is sent again and recognised.
+            # Rows that came during the flush go to disk; a batch on its way is sent again and recognised.
             self._close_now()
             self._close_batches(self._clock.monotonic_s())
             for queue in self._queues.values():
