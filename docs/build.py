@@ -10,11 +10,14 @@ import argparse
 import dataclasses
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flightwatch.cli.registry import COMMANDS
 from flightwatch.cli.sections import all_sections
+from flightwatch.collectors.captures import registry as captures
+from flightwatch.collectors.captures.base import Parser
+from flightwatch.collectors.registry import COLLECTORS
 from flightwatch.core.catalogue import TABLES
 
 DOCS = Path(__file__).parent
@@ -90,7 +93,46 @@ def settings_page() -> str:
     return "\n".join(lines)
 
 
+def collectors_page() -> str:
+    """Live collectors, capture formats, and which device metric each format can carry, from their declarations."""
+    parsers = list(captures.parsers())
+    trees = list(captures.tree_parsers())
+    lines = [
+        HEAD + "# Collectors and captures\n",
+        "Live collectors run in `flightwatch agent`; capture formats are recognised by content by `flightwatch inspect`.",
+        "Both share their parsers. What a source does not carry, or carries unreadably, is NULL, never 0.\n",
+        "## Live collectors\n",
+        "| name | reads |\n|---|---|",
+    ]
+    lines += [f"| {name} | {reads} |" for name, _, _, reads in COLLECTORS]
+    lines += ["\n## Capture formats\n", "| name | what it reads | tables |\n|---|---|---|"]
+    for parser in (*parsers, *trees):
+        summary = (type(parser).__doc__ or "").strip().split("\n\n", 1)[0].replace("\n", " ").replace("|", "\\|")
+        lines.append(f"| {parser.name} | {' '.join(summary.split())} | {', '.join(parser.CARRIES)} |")
+    lines += _device_matrix(parsers)
+    lines += ["\n## What is NULL where\n", "| format | column | when |\n|---|---|---|"]
+    for parser in (*parsers, *trees):
+        lines += [f"| {parser.name} | {column} | {when} |" for column, when in parser.NULL_NOTES.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _device_matrix(parsers: Sequence[Parser]) -> list[str]:
+    devices = [parser for parser in parsers if len(parser.CARRIES.get("device_samples", ())) > 4]
+    lines = ["\n## Device metrics by format\n", "x: the format can carry it.\n"]
+    for start in range(0, len(devices), 9):
+        part = devices[start : start + 9]
+        lines.append(f"| column | {' | '.join(parser.name for parser in part)} |")
+        lines.append(f"|---{'|---' * len(part)}|")
+        for column in TABLES["device_samples"].columns:
+            cells = ["x" if column.name in parser.CARRIES["device_samples"] else "" for parser in part]
+            if any(cells):
+                lines.append(f"| {column.name} | {' | '.join(cells)} |")
+        lines.append("")
+    return lines
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "collectors.md": collectors_page,
     "tables.md": tables_page,
     "commands.md": commands_page,
     "settings.md": settings_page,
