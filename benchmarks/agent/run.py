@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import contextlib
+import importlib.resources
 import os
 import shutil
 import signal
@@ -88,7 +89,9 @@ def broker(folder: Path) -> Iterator[str]:
     """Run noida-db; yields the bus URL."""
     folder.mkdir()
     port = free_port()
-    binary = Path(sys.executable).parent / "noida-db"
+    # The program itself: the script beside the interpreter does not pass SIGTERM on to it.
+    binary = Path(str(importlib.resources.files("noida_db"))) / "noida-db"
+    binary.chmod(0o755)
     arguments = ["start", "--data-dir", str(folder), "--only", "kafka", "--kafka-port", str(port)]
     process = subprocess.Popen([str(binary), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
