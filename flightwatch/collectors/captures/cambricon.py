@@ -32,7 +32,7 @@ class Cnmon(BoxReport):
     def further(self, device: Device, cells: Mapping[str, str]) -> None:
         """Read ECC, firmware and the driver of older releases."""
         ecc = cells.get("ecc")
-        if ecc is not None and ecc.isdigit():
+        if ecc is not None and ecc.isascii() and ecc.isdigit():
             device.put("ecc_mode", "enabled")
             device.extra("cambricon.ecc_errors", ecc, "count")
             if int(ecc[:18]) == 0:

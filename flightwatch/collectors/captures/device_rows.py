@@ -122,6 +122,8 @@ class Device:
         if value is None:
             return
         definition = _COLUMNS[column]
+        if isinstance(value, int) and abs(value) >= 2**64:
+            value = math.inf
         if isinstance(value, float) and not math.isfinite(value):
             self.unknown(column, OVERFLOW)
             return
@@ -157,7 +159,7 @@ class Device:
         if isinstance(value, int) and abs(value) > 2**53:
             if 0 <= value < 2**64:
                 self._counters[name] = value
-        else:
+        elif math.isfinite(value):
             self._extra[name] = float(value)
 
     def flag(self, quality: str, text: str) -> None:

@@ -130,7 +130,7 @@ class NvidiaExporterMap:
     def _info(self, device: Device, labels: Mapping[str, str]) -> None:
         device.put("model", text_or_none(labels.get("name")))
         index = labels.get("index", "")
-        if index.isdigit() and len(index) <= 4:
+        if index.isascii() and index.isdigit() and len(index) <= 4:
             device.put("device", int(index))
         for label, fact in _INFO_FACTS.items():
             device.config(fact, text_or_none(labels.get(label)))

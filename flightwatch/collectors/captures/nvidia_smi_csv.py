@@ -252,7 +252,7 @@ def _extras(device: Device, cells: Cells) -> None:
     for field, (text, unit) in cells.items():
         if field in mapped or field in THROTTLE or _NOT_READINGS.fullmatch(field):
             continue
-        flag, _ = yes_no(text) if not text.isdigit() else (None, None)
+        flag, _ = yes_no(text) if not text.isdecimal() else (None, None)
         match = re.fullmatch(r"([+-]?\d{1,20}(?:\.\d{1,12})?)\s*([A-Za-z%]{0,6})", text, re.ASCII)
         if match is not None:
             printed = (match[2] or unit).lower().replace("%", "pct")

@@ -6,6 +6,7 @@ has been deprecated`. A text that is not a number gives None and the reason; nev
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ BLANK = "the exporter's blank sentinel"
 MALFORMED = "not a number"
 UNKNOWN_UNIT = "the unit is not understood"
 OVERFLOW = "does not fit the column"
+
+_WHOLE_LIMIT = 2**64
 
 _NOT_SUPPORTED = frozenset(
     (
@@ -119,6 +122,8 @@ def quantity(text: str, unit: str, default_unit: str = "", *, bare: bool = True)
 
 def scaled(value: int | float, factor: float) -> int | float:
     """Multiply into another unit without inventing digits: exact for whole numbers, else to 12 digits."""
+    if isinstance(value, int) and abs(value) >= _WHOLE_LIMIT:
+        return math.inf if value > 0 else -math.inf  # JSON sets no limit; no counter is wider than 64 bits
     if isinstance(value, int) and float(factor).is_integer():
         return value * int(factor)
     return float(f"{value * factor:.12g}")

@@ -175,6 +175,17 @@ def test_a_megabyte_of_anything_ends_in_two_seconds(shape: str) -> None:
         assert time.process_time() - started < 2.0, name
 
 
+@pytest.mark.parametrize("text", ["9" * 5000, "0x" + "f" * 5000, "9" * 400, "1e999", "²", "٣", "-9", "NaN"])
+def test_numbers_of_no_machine_are_not_read(text: str) -> None:
+    for data in SAMPLES.values():
+        for name in NAMES:
+            if not BY_NAME[name].recognise(data):
+                continue
+            for place in list(re.finditer(rb"\d+", data))[:: 1 + len(data) // 1000]:
+                odd = data[: place.start()] + text.encode() + data[place.end() :]
+                assert all(isinstance(item, (Row, Note)) for item in read(name, odd))
+
+
 def test_entities_are_refused_and_a_plain_document_type_is_not() -> None:
     bomb = b"""<?xml version="1.0"?><!DOCTYPE nvidia_smi_log [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;">]>
     <nvidia_smi_log><gpu id="1"><uuid>&b;</uuid></gpu></nvidia_smi_log>"""
