@@ -164,8 +164,8 @@ class AnomalyDetector:
             forest = IsolationForest(n_estimators=limits.trees, random_state=model, contamination="auto")
             forest.fit(window)
             asked = np.flatnonzero(odd_T)
-            usual = np.quantile(forest.score_samples(window), 0.02)
-            votes[asked] &= forest.score_samples(points[asked]) < usual
+            usual = np.quantile(forest.score_samples(window), 0.05)
+            votes[asked] &= forest.score_samples(points[asked]) <= usual
         return votes
 
     def _say(
@@ -195,11 +195,12 @@ class AnomalyDetector:
 
 
 def _joint(residual_CTD: FloatArray) -> FloatArray:
-    """Root mean square of the three largest residuals (or of all, when there are fewer), averaged over 3 samples."""
+    """Root mean square of the three largest residuals, or the largest alone; the smallest of 3 samples in a row."""
     known = np.nan_to_num(np.abs(residual_CTD))
     count = min(3, known.shape[0])
     largest = np.sort(known, axis=0)[-count:]
-    joint = np.sqrt((largest**2).mean(axis=0))
+    # One reading far out counts as three that are moderately out.
+    joint = np.maximum(np.sqrt((largest**2).mean(axis=0)), largest[-1] / 1.25 if count == 3 else 0.0)
     smooth = joint.copy()
     for shift in (1, 2):
         smooth[shift:] = np.minimum(smooth[shift:], joint[:-shift])

@@ -109,7 +109,8 @@ def block_medians(values_SR: FloatArray, block: int = 5) -> tuple[FloatArray, Fl
         at_block, at_rank = np.nonzero(holes)
         some = np.sort(cut[at_block, :, at_rank], axis=-1)
         known = np.count_nonzero(~np.isnan(some), axis=-1)
-        median[holes] = sorted_median(some)
+        # One step of five says nothing about a block.
+        median[holes] = np.where(known >= 2, sorted_median(some), np.nan)
         second[holes] = np.take_along_axis(some, np.maximum(known - 2, 0)[:, None], -1)[:, 0]
     return median, second
 

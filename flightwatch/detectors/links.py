@@ -36,6 +36,8 @@ TIE = 0.02
 PENALTY = 0.005
 #: Candidate nodes looked at, those with the largest growth first.
 CANDIDATES = 24
+#: Growth that no place explains is told only when it shows on this share of the ranks.
+WIDESPREAD = 0.25
 #: Growth of everybody's transfers, as share of the step, that is told.
 EVERYWHERE_SHARE = 0.02
 #: A port may complain this much earlier than transfers slow down.
@@ -103,6 +105,8 @@ def _from_steps(detector: str, version: str, run: RunSteps, channel: Channel, li
         at = min(episode.said + PATIENCE, len(channel.dev.own_TR) - 1)
         together = [one for one in channel.episodes if abs(one.begin - episode.begin) <= SAME_CAUSE_BLOCKS]
         finding = _verdict(detector, version, run, channel, episode, at, limits)
+        if finding is None:
+            continue
         if said and finding.evidence["hypotheses"] and finding.evidence["hypotheses"][0]["explains"] < SECOND_FIT:
             continue
         if (finding.scope, finding.targets) in said or (said and not finding.blames_hardware):
@@ -139,8 +143,8 @@ def _everywhere(
         finding = Finding(
             detector=detector, detector_version=version, kind=FindingKind.SLOW, class_="link", scope=place.scope,
             summary=_sentence(place, rise, run.shape[1]), score=round(rise / scatter, 3),
-            severity=Severity.P3 if place.blames else Severity.P4, detected_at=end_of_block(run, block), cluster=run.cluster,
-            node=place.node, job=run.job, run=run.run, targets=place.targets,
+            severity=Severity.P3 if place.blames else Severity.P4, detected_at=end_of_block(run, block),
+            cluster=run.cluster, node=place.node, job=run.job, run=run.run, targets=place.targets,
             first_seen_at=end_of_block(run, max(0, begin - 1)), first_step=int(run.steps_S[begin * BLOCK]),
             detected_step=int(run.steps_S[(block + 1) * BLOCK - 1]), blames_hardware=place.blames,
             confidence=place.confidence, expected_gain=round(rise, 4),
@@ -162,7 +166,7 @@ def _without_compute(run: RunSteps, block: int, rise: float) -> bool:
 
 def _growth(channel: Channel, episode: Episode, at: int) -> tuple[FloatArray, FloatArray]:
     """Growth of each rank's transfer share since the onset, above the least affected fifth; and its scatter."""
-    change_TR = channel.dev.own_TR + channel.compared.to_ranks(channel.dev.common_TG)
+    change_TR: FloatArray = channel.dev.own_TR + channel.compared.to_ranks(channel.dev.common_TG)
     if episode.path == 4:
         change_TR = channel.dev.level_TR
     begin = max(min(episode.begin, at), at - 8)
@@ -184,15 +188,18 @@ def _verdict(
     episode: Episode,
     at: int,
     limits: TargetLimits,
-) -> Finding:
+) -> Finding | None:
+    """Return the statement about one onset; None where a few ranks scatter and no place explains them."""
     growth, sigma = _growth(channel, episode, at)
     ranked = _rank_hypotheses(run, growth)
-    best = ranked[0] if ranked else None
+    best = _simplest(ranked)
     equal = [one for one in ranked if best is not None and one.fit > best.fit - TIE and one.scope == best.scope]
     place = _place(run, best, equal)
     gain = float(np.clip(growth.max(initial=0.0), 0, 1))
     layout = run.layout
     affected = np.nonzero(growth > np.maximum(3 * sigma, 0.3 * growth.max(initial=0.0)))[0]
+    if place.scope == FindingScope.JOB and len(affected) < WIDESPREAD * len(growth):
+        return None
     serious = gain >= limits.serious_gain and run.shape[1] >= limits.serious_ranks
     return Finding(
         detector=detector,
@@ -225,6 +232,15 @@ def _verdict(
             "roles_known": layout.known,
         },
     )
+
+
+def _simplest(ranked: list[_Hypothesis]) -> _Hypothesis | None:
+    """Return the best fit; a link rather than one of its ends where both explain the same."""
+    if not ranked or ranked[0].scope != FindingScope.NODE:
+        return ranked[0] if ranked else None
+    node = ranked[0].nodes[0]
+    links = [one for one in ranked if one.scope == FindingScope.LINK and node in one.nodes]
+    return links[0] if links and links[0].fit > ranked[0].fit - PENALTY else ranked[0]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ RANGES: dict[str, tuple[float, float, float]] = {
     "outlet_c": (-10.0, 90.0, 0.05),
     "coolant_c": (-5.0, 90.0, 0.05),
 }
+#: Readings of hosts; the others are of devices.
+HOST_READINGS = ("inlet_c", "outlet_c", "coolant_c")
+DEVICE_READINGS = tuple(name for name in RANGES if name not in HOST_READINGS)
 #: Readings that are load itself or a controller's setting: constant or jumping values are normal there.
 LOAD = ("util_pct", "fan_pct", "power_w")
 #: Counters whose fall to a lower value is a reset.
@@ -64,8 +67,8 @@ class SensorDetector:
     version = "1"
     needs = Needs(
         {
-            "device_samples": ("ts", "node", "device", "model", "quality", *RANGES, *COUNTERS),
-            "node_samples": ("ts", "node", "inlet_c", "outlet_c", "coolant_c"),
+            "device_samples": ("ts", "node", "device", "model", "quality", *DEVICE_READINGS, *COUNTERS),
+            "node_samples": ("ts", "node", *HOST_READINGS),
         },
         seconds=3600,
     )

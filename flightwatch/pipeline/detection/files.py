@@ -150,7 +150,7 @@ def _converter(column: Column) -> Callable[[str, pa.ChunkedArray, ReadTable, str
 
 def _numbers(name: str, values: pa.ChunkedArray, read: ReadTable, path: str) -> np.ndarray:
     if pa.types.is_floating(values.type) or pa.types.is_integer(values.type) or pa.types.is_null(values.type):
-        return np.asarray(values.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=float)
+        return np.asarray(values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), dtype=float)
     if pa.types.is_boolean(values.type):
         return np.asarray(values.cast(pa.int8()).cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=float)
     text = values.to_pandas().astype(object)
@@ -169,7 +169,7 @@ def _times(name: str, values: pa.ChunkedArray, read: ReadTable, path: str) -> np
         return _numbers(name, values, read, path)
     encoded = values.combine_chunks().dictionary_encode()
     unique = pd.Series(encoded.dictionary.to_pylist(), dtype=object)
-    numbers = pd.to_numeric(unique, errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+    numbers = np.array(pd.to_numeric(unique, errors="coerce").to_numpy(dtype=float, na_value=np.nan))
     rest = np.isnan(numbers)
     if rest.any():
         moments = pd.to_datetime(unique[rest], utc=True, format="ISO8601", errors="coerce")

@@ -1,0 +1,188 @@
+"""The contract every detector keeps: total, deterministic, blind to order, units and holes."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flightwatch.core.catalogue import TABLES
+from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
+from flightwatch.detectors.contract import Detector, Finding
+from flightwatch.detectors.registry import DETECTORS, all_detectors
+from flightwatch.simulator.cluster import Cluster, Job
+from flightwatch.simulator.faults import Fault
+from flightwatch.simulator.scenarios import START_MS, build, telemetry_scenario
+from flightwatch.simulator.timing import CHANNELS
+
+CLUSTER = Cluster(nodes=4)
+JOB = Job(tp=4, pp=2, dp=4, step_ms=1500)
+FAULT = Fault("slow_gpu", 1, 3, start_step=60, severity=0.25)
+DETECTOR_IDS = [detector.name for detector in all_detectors()]
+
+
+def timing_frames(job: Job = JOB, faults: tuple[Fault, ...] = (FAULT,), steps: int = 120) -> dict[str, pd.DataFrame]:
+    return build("test", CLUSTER, job, list(faults), 5, steps).frames
+
+
+def every_frame() -> dict[str, pd.DataFrame]:
+    return {**telemetry_scenario("fan_failure", 3).frames, **timing_frames()}
+
+
+@pytest.fixture(params=DETECTORS, ids=DETECTOR_IDS)
+def detector(request: pytest.FixtureRequest) -> Detector:
+    made = request.param()
+    assert isinstance(made, Detector)
+    return made
+
+
+def key(finding: Finding) -> tuple[object, ...]:
+    return (finding.kind, finding.class_, finding.scope, finding.node, finding.rank, finding.device, finding.targets,
+            finding.detected_step, finding.detected_at, finding.state)  # fmt: skip
+
+
+def keys(findings: list[Finding]) -> list[str]:
+    return sorted(str(key(finding)) for finding in findings)
+
+
+def test_names_are_unique_and_documented() -> None:
+    names = [made.name for made in all_detectors()]
+    assert len(set(names)) == len(names)
+    pages = Path(__file__).parents[2] / "docs" / "detectors"
+    for name in names:
+        page = (pages / f"{name}.md").read_text(encoding="utf-8")
+        for heading in ("## Idea", "## Formula", "## Defaults", "## Blind spots"):
+            assert heading in page, f"docs/detectors/{name}.md lacks {heading}"
+
+
+def test_needs_name_real_columns(detector: Detector) -> None:
+    for table, columns in detector.needs.tables.items():
+        known = set(TABLES[table].column_names)
+        assert set(columns) - {"*"} <= known, f"{detector.name} reads unknown columns of {table}"
+
+
+def test_no_rows_no_findings(detector: Detector) -> None:
+    assert detector.score({}) == []
+    empty = {name: pd.DataFrame(columns=list(TABLES[name].column_names)) for name in TABLES}
+    assert detector.score(empty) == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_few_ranks_are_no_error_and_blame_nobody_healthy(detector: Detector, ranks: int) -> None:
+    frames = timing_frames(Job(dp=ranks, step_ms=500), ())
+    assert not [one for one in detector.score(frames) if one.blames_hardware]
+
+
+def test_any_missing_column_is_no_error(detector: Detector) -> None:
+    frames = every_frame()
+    for table in detector.needs.tables:
+        if table not in frames:
+            continue
+        for column in frames[table].columns:
+            detector.score({**frames, table: frames[table].drop(columns=column)})
+
+
+def test_all_null_columns_are_no_error(detector: Detector) -> None:
+    frames = every_frame()
+    for table, rows in frames.items():
+        blank = rows.copy()
+        for column in blank.columns:
+            if blank[column].dtype.kind == "f" and column not in ("step", "rank", "ts"):
+                blank[column] = np.nan
+        frames[table] = blank
+    assert not [one for one in detector.score(frames) if one.blames_hardware]
+
+
+def test_row_order_and_repetition_change_nothing(detector: Detector) -> None:
+    frames = every_frame()
+    first = keys(detector.score(frames))
+    shuffled = {name: rows.sample(frac=1.0, random_state=7) for name, rows in frames.items()}
+    assert keys(detector.score(shuffled)) == first
+    doubled = {name: pd.concat([rows, rows.iloc[::9]], ignore_index=True) for name, rows in frames.items()}
+    assert keys(detector.score(doubled)) == first
+
+
+def test_scoring_twice_gives_the_same_ids(detector: Detector) -> None:
+    frames = every_frame()
+    assert [one.id for one in detector.score(frames)] == [one.id for one in detector.score(frames)]
+
+
+def test_findings_have_the_shape_of_their_table(detector: Detector) -> None:
+    for finding in detector.score(every_frame()):
+        row = finding.to_row()
+        assert list(row) == list(TABLES["findings"].column_names)
+        assert finding.kind in FindingKind
+        assert finding.scope in FindingScope
+        assert finding.state in FindingState
+        assert finding.severity in Severity
+        assert np.isfinite(finding.score)
+        assert finding.summary.endswith(".")
+        assert finding.detected_at is not None
+        assert '"id": ' in finding.to_json()
+
+
+def slow_only(frames: dict[str, pd.DataFrame]) -> list[Finding]:
+    return [one for made in all_detectors() for one in made.score(frames) if one.kind == FindingKind.SLOW]
+
+
+def test_units_of_time_do_not_matter() -> None:
+    frames = timing_frames()
+    scaled = frames["rank_steps"].copy()
+    for column in scaled.columns:
+        if column in CHANNELS or column.startswith("comm_by_axis_us"):
+            scaled[column] = scaled[column] * 1024.0
+    found = [(one.class_, one.targets, one.detected_step, one.expected_gain) for one in slow_only(frames)]
+    again = slow_only({**frames, "rank_steps": scaled})
+    assert [(one.class_, one.targets, one.detected_step, one.expected_gain) for one in again] == found != []
+
+
+def test_renamed_ranks_rename_the_finding() -> None:
+    frames = timing_frames()
+    before = slow_only(frames)[0]
+    renamed = {}
+    for table in ("rank_steps", "placements"):
+        rows = frames[table].copy()
+        rows["rank"] = rows["rank"] * 3 + 100
+        renamed[table] = rows
+    after = slow_only({**frames, **renamed})[0]
+    assert before.rank is not None
+    assert (after.rank, after.node, after.device) == (before.rank * 3 + 100, before.node, before.device)
+
+
+def test_ragged_runs_with_lost_rows_and_late_ranks_still_name_the_rank() -> None:
+    frames = timing_frames(steps=150)
+    rows = frames["rank_steps"]
+    lost = np.random.default_rng(1).random(len(rows)) < 0.03
+    late = (rows["rank"] == 17) & (rows["step"] < 90)
+    gone = (rows["rank"] == 20) & (rows["step"] > 100)
+    found = slow_only({**frames, "rank_steps": rows[~(lost | late | gone)]})
+    assert {one.rank for one in found} == {11}
+
+
+def test_clocks_that_differ_between_nodes_change_nothing() -> None:
+    frames = timing_frames()
+    rows = frames["rank_steps"].copy()
+    rows.loc[rows["node"] == "n0002", "ts"] += 2000.0
+    before = [(one.rank, one.detected_step) for one in slow_only(frames)]
+    assert [(one.rank, one.detected_step) for one in slow_only({**frames, "rank_steps": rows})] == before
+
+
+def test_memory_stays_in_proportion_to_the_rows() -> None:
+    frames = build("test", Cluster(nodes=32), Job(tp=4, pp=2, dp=32), [], 1, 200).frames
+    rows = frames["rank_steps"]
+    tracemalloc.start()
+    try:
+        for made in all_detectors():
+            made.score(frames)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 600 * len(rows)
+
+
+def test_start_of_the_simulation_is_inside_the_findings_times() -> None:
+    found = slow_only(timing_frames())
+    assert all(one.detected_at is not None and one.detected_at > START_MS for one in found)

@@ -1,0 +1,89 @@
+"""Detectors of the whole job's timing: fail-slow, imbalance, coverage."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
+from flightwatch.detectors.contract import Finding
+from flightwatch.detectors.coverage import CoverageDetector
+from flightwatch.detectors.fail_slow import FailSlowDetector
+from flightwatch.detectors.imbalance import ImbalanceDetector
+from flightwatch.simulator.cluster import Cluster, Job
+from flightwatch.simulator.faults import Fault
+from flightwatch.simulator.scenarios import build, confounder_scenario
+
+CLUSTER = Cluster(nodes=4)
+JOB = Job(tp=4, pp=2, dp=4, step_ms=1500)
+
+
+def frames_of(*faults: Fault, job: Job = JOB, steps: int = 200) -> dict[str, pd.DataFrame]:
+    return build("test", CLUSTER, job, list(faults), 3, steps).frames
+
+
+def test_a_step_time_that_jumps_names_the_node_that_carries_it() -> None:
+    (found,) = FailSlowDetector().score(frames_of(Fault("slow_gpu", 2, 1, start_step=100, severity=0.2)))
+    assert (found.kind, found.scope, found.node, found.rank) == (FindingKind.FAIL_SLOW, FindingScope.JOB, "n0002", 17)
+    assert found.blames_hardware
+    assert found.detected_step is not None
+    assert 100 <= found.detected_step <= 120
+
+
+def test_a_slow_network_changes_the_step_and_names_nobody() -> None:
+    (found,) = FailSlowDetector().score(frames_of(Fault("slow_nic", 2, start_step=100, severity=0.2)))
+    assert (found.kind, found.node, found.blames_hardware) == (FindingKind.FAIL_SLOW, None, False)
+
+
+def test_more_work_for_all_is_not_hardware() -> None:
+    found = FailSlowDetector().score(confounder_scenario("accumulation_change", 1).frames)
+    assert [(one.kind, one.severity, one.blames_hardware) for one in found] == [
+        (FindingKind.JOB_SLOW, Severity.INFO, False)
+    ]
+
+
+def test_recovery_clears() -> None:
+    found = FailSlowDetector().score(frames_of(Fault("slow_gpu", 2, 1, start_step=80, end_step=140, severity=0.2)))
+    assert [one.state for one in found] == [FindingState.RAISED, FindingState.CLEARED]
+
+
+def test_clean_jobs_and_checkpoints_do_not_jump() -> None:
+    for seed in range(6):
+        job = Job(tp=4, pp=2, dp=4, checkpoint_every=40, noise=0.02)
+        assert FailSlowDetector().score(build("clean", CLUSTER, job, [], seed, 300).frames) == []
+
+
+def classes(found: list[Finding]) -> list[tuple[str | None, bool]]:
+    return [(one.class_, one.blames_hardware) for one in found]
+
+
+def test_a_longer_last_stage_is_said_once_as_no_hardware() -> None:
+    job = Job(tp=2, pp=4, dp=4, stage_imbalance=0.4)
+    found = ImbalanceDetector().score(frames_of(job=job))
+    assert classes(found) == [("stage", False)]
+    assert found[0].targets == ("stage 3",)
+
+
+def test_unequal_data_is_told_by_the_slowest_rank_moving() -> None:
+    assert classes(ImbalanceDetector().score(frames_of(job=Job(dp=32, sequence_imbalance=0.15)))) == [("data", False)]
+    assert ImbalanceDetector().score(frames_of(job=Job(dp=32))) == []
+
+
+def test_coverage_is_silent_when_everything_is_known() -> None:
+    assert CoverageDetector().score(frames_of()) == []
+
+
+def test_coverage_says_what_is_missing() -> None:
+    frames = frames_of()
+    rows = frames["rank_steps"]
+    (found,) = CoverageDetector().score({**frames, "rank_steps": rows[rows["rank"] < 20]})
+    assert found.evidence["reasons"] == ["ranks"]
+    (found,) = CoverageDetector().score({"rank_steps": rows})
+    assert "roles" in found.evidence["reasons"]
+    blind = rows.drop(columns=["compute_us", "comm_us"])
+    (found,) = CoverageDetector().score({**frames, "rank_steps": blind})
+    assert found.evidence["reasons"] == ["compute"]
+    (found,) = CoverageDetector().score(frames_of(job=Job(pp=2, dp=3)))
+    assert found.evidence["reasons"] == ["peers"]
+    vague = rows.assign(unattributed_us=rows["step_us"] * 0.4)
+    (found,) = CoverageDetector().score({**frames, "rank_steps": vague})
+    assert found.evidence["reasons"] == ["unattributed"]
