@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Debian packages that tests start: a browser and PostgreSQL. Tests that need an absent one skip and say so.
 SYSTEM_PACKAGES := chromium postgresql
 
-.PHONY: help install install-dev system-packages demo demo-check test test-soak check lint types imports docs docs-check \
+.PHONY: pictures help install install-dev system-packages demo demo-check test test-soak check lint types imports docs docs-check \
         bench-ingest bench-agent bench-latency bench-detect clean
 
 help:
@@ -73,6 +73,9 @@ imports: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/build.py
+
+pictures: $(VENV)/.dev system-packages
+	$(BIN)/python docs/pictures.py
 
 docs-check: $(VENV)/.dev
 	$(BIN)/python docs/build.py --check

@@ -28,9 +28,9 @@ def tables_page() -> str:
     """Every table and column, from core/catalogue."""
     lines = [
         HEAD + "# Tables\n",
-        "Database `flightwatch`. Source: `flightwatch/core/catalogue/`. People write SQL against these names: they change",
-        "only by addition. NULL means unknown, never 0. Counters (`_total`) are stored as read; deltas, resets and",
-        "saturation are computed when read. A *sample* in any figure is one non-NULL measured value.\n",
+        "Database `flightwatch`. Source: `flightwatch/core/catalogue/`. People write SQL against these names: they",
+        "change only by addition. NULL means unknown, never 0. Counters (`_total`) are stored as read; deltas,",
+        "resets and saturation are computed when read. A *sample* in any figure is one non-NULL measured value.\n",
         "| table | one row is | lane | kept (days) |\n|---|---|---|---|",
     ]
     for table in TABLES.values():
@@ -49,9 +49,9 @@ def commands_page() -> str:
     """Every command with its arguments and example, from flightwatch/cli."""
     lines = [
         HEAD + "# Commands\n",
-        "Exit codes everywhere: 0 done, 1 the operation failed (nothing running, refused, timed out, check not passed),",
-        "2 usage or configuration, 3 malformed input (what could be read is still printed), 4 nothing recognised or",
-        "undetermined. Results go to stdout, messages to stderr.\n",
+        "Exit codes everywhere: 0 done, 1 the operation failed (nothing running, refused, timed out, check not",
+        "passed), 2 usage or configuration, 3 malformed input (what could be read is still printed), 4 nothing",
+        "recognised or undetermined. Results go to stdout, messages to stderr.\n",
     ]
     for name, module_name, line in COMMANDS:
         module = importlib.import_module(module_name)
@@ -80,9 +80,9 @@ def settings_page() -> str:
     """Every setting, from the settings classes."""
     lines = [
         HEAD + "# Settings\n",
-        "One TOML file (`--config`, `FLIGHTWATCH_CONFIG`, or `/etc/flightwatch/flightwatch.toml`); the environment variable",
-        "`FLIGHTWATCH_<SECTION>_<KEY>` beats the file. Secrets come only from the environment or from the file that",
-        "`FLIGHTWATCH_<SECTION>_<KEY>_FILE` names. `flightwatch config check` shows where each value came from.\n",
+        "One TOML file (`--config`, `FLIGHTWATCH_CONFIG`, or `/etc/flightwatch/flightwatch.toml`); the environment",
+        "variable `FLIGHTWATCH_<SECTION>_<KEY>` beats the file. Secrets come only from the environment or from the",
+        "file that `FLIGHTWATCH_<SECTION>_<KEY>_FILE` names. `flightwatch config check` shows where each came from.\n",
     ]
     for name, kind in all_sections().items():
         lines += [f"## [{name}]\n", "| key | default | meaning |\n|---|---|---|"]
@@ -99,7 +99,7 @@ def collectors_page() -> str:
     trees = list(captures.tree_parsers())
     lines = [
         HEAD + "# Collectors and captures\n",
-        "Live collectors run in `flightwatch agent`; capture formats are recognised by content by `flightwatch inspect`.",
+        "Live collectors run in `flightwatch agent`; `flightwatch inspect` recognises capture formats by content.",
         "Both share their parsers. What a source does not carry, or carries unreadably, is NULL, never 0.\n",
         "## Live collectors\n",
         "| name | reads |\n|---|---|",
@@ -152,7 +152,7 @@ def main() -> int:
         elif not check:
             page.write_text(text, encoding="utf-8")
     if stale:
-        print(f"docs out of step: {', '.join(stale)}; run `make docs`", file=sys.stderr)
+        sys.stderr.write(f"docs out of step: {', '.join(stale)}; run `make docs`\n")
     return 1 if stale else 0
 
 
