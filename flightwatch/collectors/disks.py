@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 
 from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.storage_rates import StorageCounters, StorageRates, worst
-from flightwatch.collectors.tree import Tree
 from flightwatch.core.errors import NoData
 from flightwatch.core.protocols import Note, Row
 from flightwatch.core.vocabulary import StorageKind
@@ -52,12 +51,6 @@ def _counters(name: str, numbers: list[int]) -> StorageCounters:
 
 def _below(value: int, limit: int) -> int | None:
     return value if value < limit else None
-
-
-def read_disks(tree: Tree, ts: int | None = None) -> Iterator[Row | Note]:
-    """Yield one row a line of a recorded diskstats; times are averages since boot."""
-    for found in parse_diskstats(tree.read(PATH) or b""):
-        yield found if isinstance(found, Note) else found.row(ts, None, None)
 
 
 class DiskCollector:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.storage_rates import StorageCounters, StorageRates, worst
-from flightwatch.collectors.tree import Tree
 from flightwatch.core.errors import NoData
 from flightwatch.core.protocols import Note, Row
 from flightwatch.core.vocabulary import StorageKind
@@ -85,12 +84,6 @@ def _unescape(word: str) -> str:
         return character if character == " " or character == "\\" else match[0]
 
     return _ESCAPE.sub(replace, word)
-
-
-def read_mountstats(tree: Tree, ts: int | None = None) -> Iterator[Row | Note]:
-    """Yield one row a mount of a recorded mountstats; times are averages since mounting."""
-    for found in parse_mountstats(tree.read(PATH) or b""):
-        yield found if isinstance(found, Note) else found.row(ts, None, None)
 
 
 class NfsCollector:

@@ -21,27 +21,5 @@ class ThrottleReason(IntFlag):
     DISPLAY_CLOCKS = 0x100
 
 
-#: Reasons that mean the device is slower than it should be.
-SLOWDOWN = (
-    ThrottleReason.SW_POWER_CAP
-    | ThrottleReason.HW_SLOWDOWN
-    | ThrottleReason.SW_THERMAL
-    | ThrottleReason.HW_THERMAL
-    | ThrottleReason.HW_POWER_BRAKE
-)
 THERMAL = ThrottleReason.SW_THERMAL | ThrottleReason.HW_THERMAL
 POWER = ThrottleReason.SW_POWER_CAP | ThrottleReason.HW_POWER_BRAKE
-
-
-def reason_names(bits: int) -> tuple[str, ...]:
-    """Return the lower-case names of the bits that are set, lowest first; unknown bits as `bit_<n>`."""
-    names = []
-    for position in range(bits.bit_length()):
-        if bits >> position & 1:
-            known = 1 << position
-            names.append(
-                ThrottleReason(known).name.lower()  # type: ignore[union-attr]
-                if known in ThrottleReason._value2member_map_
-                else f"bit_{position}"
-            )
-    return tuple(names)

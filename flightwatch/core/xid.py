@@ -75,11 +75,6 @@ class Code:
     action: str
     follows: frozenset[int] = frozenset()
 
-    @property
-    def is_hardware(self) -> bool:
-        """True when the device, a link or its firmware is to blame rather than the program."""
-        return self.kind in ("hardware", "link", "firmware")
-
 
 _MEMORY = frozenset({48, 95, 140, 171, 172})
 _DEAD = frozenset({79, 119, 120, 158, 167})

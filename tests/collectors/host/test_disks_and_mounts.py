@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from flightwatch.collectors.disks import DiskCollector, parse_diskstats, read_disks
-from flightwatch.collectors.mountstats import NfsCollector, parse_mountstats, read_mountstats
+from flightwatch.collectors.disks import DiskCollector, parse_diskstats
+from flightwatch.collectors.mountstats import NfsCollector, parse_mountstats
 from flightwatch.collectors.storage_rates import StorageCounters, StorageRates
 from flightwatch.core.errors import NoData
-from flightwatch.core.protocols import Note, Row
+from flightwatch.core.protocols import Note
 
 DISKS = (
     " 259 0 nvme0n1 47114 4 4643973 21650 1078320 43950 39451633 1011053 0 222766 1032546\n"
@@ -82,15 +82,16 @@ def test_partitions_and_idle_disks_are_not_collected(
     assert environment.summary.merged(1, 0) == {"io_queue_depth": None, "io_read_ms": None, "io_write_ms": None}
 
 
-def test_a_recorded_diskstats_gives_lifetime_averages(tree_of: Callable[..., Any]) -> None:
-    rows = [item for item in read_disks(tree_of({"proc/diskstats": DISKS})) if isinstance(item, Row)]
+def test_a_recorded_diskstats_gives_lifetime_averages() -> None:
+    found = parse_diskstats(DISKS.encode())
+    rows = [item.row(None, None, None) for item in found if isinstance(item, StorageCounters)]
     assert len(rows) == 4
     assert rows[1].values["write_ms"] == pytest.approx(5007 / 41822)
 
 
-def test_nfs_mounts(tree_of: Callable[..., Any]) -> None:
-    items = list(read_mountstats(tree_of({"proc/self/mountstats": MOUNTS}), 3))
-    rows = [item.values for item in items if isinstance(item, Row)]
+def test_only_nfs_mounts_are_read_and_what_is_cut_off_is_noted() -> None:
+    items = list(parse_mountstats(MOUNTS.encode()))
+    rows = [item.row(3, None, None).values for item in items if isinstance(item, StorageCounters)]
     assert [(row["target"], row["kind"]) for row in rows] == [("/data/my set", "nfs"), ("/scratch", "nfs")]
     assert rows[0]["read_ms"] == pytest.approx(61.16, abs=0.01)
     assert (rows[0]["write_ms"], rows[0]["read_bytes_total"], rows[0]["write_bytes_total"]) == (None, 1210214218, 77)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from flightwatch.collectors.disks import read_disks
+from flightwatch.collectors.disks import parse_diskstats
 from flightwatch.collectors.edac import find_counters, read_edac, totals
 from flightwatch.collectors.hwmon import read_hwmon
 from flightwatch.collectors.infiniband import read_infiniband
-from flightwatch.collectors.mountstats import read_mountstats
+from flightwatch.collectors.mountstats import parse_mountstats
+from flightwatch.collectors.storage_rates import StorageCounters
 from flightwatch.collectors.tree import FolderTree
 from flightwatch.core.protocols import Note, Row
 
@@ -80,19 +81,19 @@ def test_sensors_and_memory_errors(tmp_path: Path) -> None:
     }
 
 
-def test_disks_and_mounts(tmp_path: Path) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/diskstats").write_bytes((INPUTS / "i_storage/proc_diskstats_node_exporter").read_bytes())
-    (tmp_path / "proc/self/mountstats").write_bytes((INPUTS / "i_storage/mountstats_node_exporter").read_bytes())
-    tree = FolderTree(str(tmp_path))
-    items = list(read_disks(tree))
-    disks = {row["target"]: row for row in _rows(items)}
+def _since_boot(items: list[StorageCounters | Note]) -> list[dict[str, Any]]:
+    return _rows(item.row(None, None, None) for item in items if isinstance(item, StorageCounters))
+
+
+def test_disks_and_mounts() -> None:
+    items = list(parse_diskstats((INPUTS / "i_storage/proc_diskstats_node_exporter").read_bytes()))
+    disks = {row["target"]: row for row in _since_boot(items)}
     assert not [item for item in items if isinstance(item, Note)]
     assert len(disks) == 51
     assert disks["nvme0n1"]["write_ms"] == pytest.approx(0.94, abs=0.005)
     assert (disks["nvme0n1"]["read_ops_total"], disks["nvme0n1"]["inflight"]) == (47114, 0)
     assert disks["ram0"]["read_ms"] is None
-    mounts = _rows(read_mountstats(tree))
+    mounts = _since_boot(list(parse_mountstats((INPUTS / "i_storage/mountstats_node_exporter").read_bytes())))
     assert mounts[0]["target"] == "/mnt/nfs/test"
     assert mounts[0]["read_ms"] == pytest.approx(61.2, abs=0.05)
     assert mounts[0]["write_ms"] is None

@@ -19,7 +19,6 @@ from flightwatch.collectors.captures.quantities import (
     yes_no,
 )
 from flightwatch.core.protocols import CaptureContext, Note, Row
-from flightwatch.core.throttle import SLOWDOWN, ThrottleReason, reason_names
 
 
 @pytest.mark.parametrize(
@@ -157,9 +156,3 @@ def test_sample_times_are_milliseconds_or_seconds_by_size() -> None:
         sample = parse_sample(f"a 1 {text}", 1)
         assert sample is not None
         assert sample.at_ms == at_ms
-
-
-def test_throttle_names() -> None:
-    assert reason_names(0x44) == ("sw_power_cap", "hw_thermal")
-    assert reason_names(1 << 12 | 1) == ("idle", "bit_12")
-    assert not SLOWDOWN & ThrottleReason.IDLE
