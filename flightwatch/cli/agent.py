@@ -23,7 +23,7 @@ from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.ed25519 import PUBLIC_KEY_BYTES
-from flightwatch.core.errors import ConfigError
+from flightwatch.core.errors import ConfigError, Refused
 from flightwatch.core.vocabulary import ExitCode
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _M_ARENA_MAX = -8
+_PR_SET_PDEATHSIG = 1
 
 HELP = "Collect on this node and send to the bus until SIGTERM; `enroll` gives the node its key."
 EPILOG = (
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--print", dest="print_rows", action="store_true", help="print rows as JSON lines, send nothing"
     )
     parser.add_argument("--node", help="enroll: name of the node (default: flightwatch.node)")
+    parser.add_argument("--parent", type=int, help="process id of the process that started this one: end with it")
     parser.add_argument("--public-key", help="enroll: register this public key, made by `enroll` on the node")
 
 
@@ -73,7 +75,24 @@ def run(arguments: argparse.Namespace) -> int:
     control_keys(settings.section(AgentSettings).control_keys)
     if arguments.once:
         return _print_once(settings, common, node)
+    if arguments.parent is not None:
+        end_with(arguments.parent)
     return _run(settings, common, node)
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel send this process SIGTERM when the process that started it ends, in whatever way.
+
+    Raises
+    ------
+    Refused: that process has ended already, or did not start this one.
+    """
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    except (OSError, AttributeError):
+        logger.debug("this C library has no prctl")
+    if os.getppid() != parent:
+        raise Refused(f"process {parent} did not start this one, or has ended")
 
 
 def state_dir(common: CommonSettings) -> str:

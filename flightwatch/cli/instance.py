@@ -76,7 +76,10 @@ class AgentProcess:
     """
 
     def __init__(self, arguments: list[str], environment: Mapping[str, str]) -> None:
-        self._command = [sys.executable, "-m", "flightwatch.cli", "agent", *arguments]
+        # The agent ends with this process, however this process ends: nobody else would stop it, and it would keep the
+        # next start's agent from the spool.
+        parent = ["--parent", str(os.getpid())]
+        self._command = [sys.executable, "-m", "flightwatch.cli", "agent", *arguments, *parent]
         self._environment = dict(environment)
         self._process: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
@@ -91,15 +94,23 @@ class AgentProcess:
         wait_seconds = 1.0
         while not self._stop.is_set():
             started = time.monotonic()
-            self._process = subprocess.Popen(self._command, env=self._environment, stdin=subprocess.DEVNULL)
-            self.state = "running"
-            code = self._process.wait()
+            end = self._run_once()
             if self._stop.is_set():
                 break
             wait_seconds = 1.0 if time.monotonic() - started > 60 else min(60.0, wait_seconds * 2)
-            self.state = f"stopped with exit code {code}; starting again in {wait_seconds:.0f} s"
-            log.error("the agent stopped with exit code %s; starting it again in %.0f s", code, wait_seconds)
+            self.state = f"{end}; starting again in {wait_seconds:.0f} s"
+            log.error("the agent %s; starting it again in %.0f s", end, wait_seconds)
             self._stop.wait(wait_seconds)
+
+    def _run_once(self) -> str:
+        """Run the agent to its end and say how it ended."""
+        try:
+            self._process = subprocess.Popen(self._command, env=self._environment, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            return f"cannot be started ({error.strerror})"
+        self.state = "running"
+        code = self._process.wait()
+        return f"stopped with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
 
     def stop(self) -> None:
         """Ask the agent to send what it has and end; kill it after 20 s."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+# Plotly looks into pandas wherever it finds it loaded, and pyarrow loads it at its first table: while ingest's thread
+# is in the middle of that, a page fails. So it is loaded before any thread starts.
+import pandas  # noqa: F401
 from a2wsgi import WSGIMiddleware
 from dash import Dash
 from fastapi import FastAPI, Request, Response

@@ -192,3 +192,30 @@ def test_stop_is_clean_and_a_restart_continues(tmp_path: Path) -> None:
         assert second.sql(twice)[0]["n"] == 0
     finally:
         assert second.stop() == 0
+
+
+def test_a_killed_instance_leaves_no_agent_and_starts_again_with_a_backlog(tmp_path: Path) -> None:
+    first = start(tmp_path / "data")
+    first.wait_for("SELECT count() > 0 FROM flightwatch.node_samples")
+    children = [
+        int(child)
+        for task in Path(f"/proc/{first.process.pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    assert len(children) == 1
+    first.process.kill()
+    first.process.wait(30)
+    assert first.process.stdout is not None
+    first.process.stdout.close()
+    for _ in range(240):
+        if not Path(f"/proc/{children[0]}").exists():
+            break
+        time.sleep(0.25)
+    assert not Path(f"/proc/{children[0]}").exists()
+    # What the agent sent at its end waits on the bus, so ingest works while the page is being built.
+    second = start(tmp_path / "data")
+    try:
+        second.wait_for("SELECT count() > 0 FROM flightwatch.node_samples WHERE ts > now64(3) - INTERVAL 5 SECOND")
+        assert second.sql("SELECT count() AS n FROM flightwatch.data_gaps")[0]["n"] == 0
+    finally:
+        assert second.stop() == 0
