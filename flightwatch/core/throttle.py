@@ -22,4 +22,3 @@ class ThrottleReason(IntFlag):
 
 
 THERMAL = ThrottleReason.SW_THERMAL | ThrottleReason.HW_THERMAL
-POWER = ThrottleReason.SW_POWER_CAP | ThrottleReason.HW_POWER_BRAKE
