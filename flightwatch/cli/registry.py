@@ -13,6 +13,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),
     ("pipeline", "flightwatch.cli.pipeline", "store what is on the bus; several share the work"),
+    ("size", "flightwatch.cli.size", "rows, traffic, cores and disk of a cluster"),
     ("sql", "flightwatch.cli.sql", "one guarded SELECT over the tables"),
     ("status", "flightwatch.cli.status", "what the running instance does"),
     ("store", "flightwatch.cli.store", "migrate, back up, restore, check and measure the store"),
