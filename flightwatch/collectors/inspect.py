@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import io
 import logging
+import lzma
 import os
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, cast
 
 from flightwatch.collectors.captures import registry, tar_stream
-from flightwatch.collectors.captures.base import Parser, TreeParser, rejoin
+from flightwatch.collectors.captures.base import Parser, StreamEnded, TreeParser, rejoin
 from flightwatch.collectors.captures.memory_tree import FILE_LIMIT, MemoryTree, tree_name
 from flightwatch.collectors.captures.unpacking import (
     Budget,
@@ -135,12 +137,13 @@ class Inspection:
 
     def _capture(self, source: str, stream: BinaryIO, depth: int, inside: bool = False) -> Iterator[Item]:
         """Read one file: an archive, a compressed file or a capture. `inside`: directly inside a compression."""
+        whole = rejoin(b"", stream)
         try:
-            head = _read_head(stream)
-        except (DamagedStream, LimitExceeded, tar_stream.TarDamage, OSError) as error:
+            head = whole.read(HEAD_BYTES)
+        except (StreamEnded, OSError) as error:
             yield self._damage(source, str(error))
             return
-        whole = rejoin(head, stream)
+        whole = rejoin(head, whole)
         compression = compression_of(head)
         is_zip, is_tar = head.startswith(b"PK\x03\x04"), tar_stream.is_tar(head)
         level = depth if inside and is_tar else depth + 1
@@ -156,7 +159,7 @@ class Inspection:
                 yield from self._zip(source, whole, stream, level)
             else:
                 yield from self._single(source, head, whole)
-        except (DamagedStream, LimitExceeded, tar_stream.TarDamage, zipfile.BadZipFile, EOFError, OSError) as error:
+        except (StreamEnded, zipfile.BadZipFile, EOFError, OSError) as error:
             yield self._damage(source, str(error) or "the archive ends early")
 
     def _damage(self, source: str, text: str) -> Item:
@@ -173,7 +176,7 @@ class Inspection:
                     yield Item(inner, Note("info", "", f"{member.skipped}, skipped"))
                 elif not self._keep_tree(trees, member.name, cast(BinaryIO, content)):
                     yield from self._capture(inner, cast(BinaryIO, content), depth)
-        except (DamagedStream, LimitExceeded, tar_stream.TarDamage):
+        except StreamEnded:
             yield from self._trees(trees, source, "!")
             raise
         yield from self._trees(trees, source, "!")
@@ -224,6 +227,8 @@ class Inspection:
         self.recognised[parser.name] = self.recognised.get(parser.name, 0) + 1
         context = CaptureContext(source, self._at_ms, self._node)
         yield from self._run(source, parser.name, parser.parse(whole, context))
+        # A parser that reads whole documents got what there was; the end of the stream still has to be told.
+        whole.read(1)
 
     def _run(self, source: str, name: str, produced: Iterable[Row | Note]) -> Iterator[Item]:
         failed = False
@@ -231,7 +236,7 @@ class Inspection:
             for what in produced:
                 failed = failed or (isinstance(what, Note) and what.level == "error")
                 yield Item(source, what)
-        except (DamagedStream, LimitExceeded, tar_stream.TarDamage):
+        except StreamEnded:
             # What was parsed stays printed; the caller says what ended the stream.
             raise
         except Exception as error:  # the runner: one parser's fault must not end the inspection of a bundle
@@ -280,7 +285,10 @@ class _Counted:
 
     def read(self, size: int = -1) -> bytes:
         """Read like a file. Raises LimitExceeded."""
-        data = self._stream.read(HEAD_BYTES if size is None or size < 0 else min(size, HEAD_BYTES))
+        try:
+            data = self._stream.read(HEAD_BYTES if size is None or size < 0 else min(size, HEAD_BYTES))
+        except (zlib.error, lzma.LZMAError, zipfile.BadZipFile, EOFError, OSError) as error:
+            raise DamagedStream(f"the member is damaged ({error})") from None
         self._out += len(data)
         self._budget.spend(len(data), self._out, self._packed)
         return data
@@ -302,17 +310,6 @@ def _recognises_tree(parser: TreeParser, names: Iterable[str]) -> bool:
     except Exception:  # the runner, as above
         _log.debug("tree parser %s failed to recognise", parser.name, exc_info=True)
         return False
-
-
-def _read_head(stream: BinaryIO) -> bytes:
-    parts, size = [], 0
-    while size < HEAD_BYTES:
-        data = stream.read(HEAD_BYTES - size)
-        if not data:
-            break
-        parts.append(data)
-        size += len(data)
-    return b"".join(parts)
 
 
 def _walk(root: str) -> Iterator[tuple[str, str]]:

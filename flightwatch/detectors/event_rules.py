@@ -64,7 +64,7 @@ ACTION_RANK: Mapping[str, int] = {
         ("restart_job", "check_program", "program_crash", "library_crash", "memory_limit", "oom_device",
          "update_software", "support", "check_mce", "hang", "host_side", "comm_path", "device_error", "ras_missing"),
         ("reset_idle", "check_cable", "cool_module", "check_storage", "check_fan", "check_supply", "check_sensor",
-         "host_stall", "crash", "recover_imex", "drain_peers"),
+         "cool", "host_stall", "crash", "recover_imex", "drain_peers"),
         ("reset_gpu", "drain_reset", "bus_reset", "reset_amd", "check_link", "reset_fabric", "fabric", "check_adapter",
          "check_disk", "check_pcie", "check_power", "remap_pending", "ecc_uncorrected", "ecc_unreadable",
          "gpu_hang", "check_device"),

@@ -41,6 +41,7 @@ COUNTING = {
     "nonfinite_count",
     "throttle_reasons",
 }
+XID = b"NVRM: Xid (PCI:0000:01:00): 79, pid=1, GPU has fallen off the bus.\n"
 
 
 def parser_of(head: bytes) -> Parser | None:
@@ -194,6 +195,19 @@ def test_anything_is_survived(parser: Parser) -> None:
                  b'{"a": ' * 3000, b"\xff\xfe" + b"1" * 101, "０１２３".encode() * 500, b"1 " * 50_000):  # fmt: skip
         parser.recognise(data)
         check(parser, read(parser, data))
+
+
+@pytest.mark.parametrize("unit", [
+    b"\n", b" ", b"\t", b"1", b"a", b"a,", b"{", b'{"', b"<a ", b"| ", b"-", b"==", b"a: ", b"# ", b".", b"ab cd ",
+    b"a=1 ", b"12 34 ", b"[1] ", b"ab\n", b"+-", b"0x00 ", b"a/b/", b"Jan  1 00:00:00 a b\n", b"1:2:3 ", b"(a)", b'"a" ',
+])  # fmt: skip
+def test_recognition_is_quick_on_monotonous_text(unit: bytes) -> None:
+    head = (XID + unit * 65536)[:65536]
+    for parser in PARSERS:
+        began = time.process_time()
+        parser.recognise(head)
+        parser.recognise(head[len(XID) :])
+        assert time.process_time() - began < 0.5, parser.name
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

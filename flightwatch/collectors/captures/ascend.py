@@ -123,7 +123,7 @@ class NpuSmiType:
     def recognise(self, head: bytes) -> bool:
         """Recognise `Chip ID` or `NPU ID` lines with values."""
         text = head_text(head)
-        ids = re.search(r"^\s*(?:NPU ID|Chip ID)\s*:\s*\d", text, re.M) is not None
+        ids = re.search(r"^[ \t]{0,40}(?:NPU ID|Chip ID)\s{0,40}:\s{0,40}\d", text, re.M) is not None
         words = re.search(r"Aicore|HBM|DDR|NPU|Temperature|Chip (?:Count|Name)|Bit Error", text) is not None
         return ids and words
 

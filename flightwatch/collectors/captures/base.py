@@ -10,8 +10,8 @@ import codecs
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, cast
 
 from flightwatch.core.protocols import CaptureContext, Note, Row, Value
 
@@ -95,26 +95,78 @@ def head_text(head: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-class _Rejoined(io.RawIOBase):
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        self._head, self._rest = head, rest
+class StreamEnded(Exception):
+    """A stream cannot be read further (damage, truncation, a limit); the text says why."""
+
+
+class SteadyStream(io.BufferedIOBase):
+    """Full reads over a source of short ones; an error waits until the bytes before it were handed out.
+
+    The standard buffered reader drops what it read in the call in which the layer below fails, which for a
+    small truncated file is everything.
+
+    Parameters
+    ----------
+    head: bytes handed out first.
+    source: called with a size, returns up to that many bytes, b"" at the end.
+    """
+
+    def __init__(self, head: bytes, source: Callable[[int], bytes]) -> None:
+        self._buffer, self._source = head, source
+        self._error: Exception | None = None
+        self._ended = False
 
     def readable(self) -> bool:
+        """Return True."""
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        data = self._head[: len(buffer)]
-        if data:
-            self._head = self._head[len(data) :]
-        else:
-            data = self._rest.read(len(buffer))
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read exactly `size` bytes, fewer only at the end or before an error; all of them without a size."""
+        wanted = -1 if size is None or size < 0 else size
+        parts: list[bytes] = []
+        held = 0
+        while wanted < 0 or held < wanted:
+            if not self._buffer and not self._fill():
+                break
+            data = self._buffer if wanted < 0 else self._buffer[: wanted - held]
+            self._buffer = self._buffer[len(data) :]
+            parts.append(data)
+            held += len(data)
+        if not parts and wanted and self._error is not None:
+            raise self._error
+        return b"".join(parts)
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """Read what one call to the source gives."""
+        data = self.peek()
+        return self.read(len(data) if size < 0 else min(size, len(data))) if data else self.read(1)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill a buffer."""
+        data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """Return bytes that the next read will give, at least one unless the stream is at its end."""
+        if not self._buffer:
+            self._fill()
+        return self._buffer
+
+    def _fill(self) -> bool:
+        if self._ended:
+            return False
+        try:
+            self._buffer = self._source(_CHUNK)
+        except (StreamEnded, OSError) as error:
+            self._error = error
+        self._ended = not self._buffer
+        return bool(self._buffer)
 
 
 def rejoin(head: bytes, rest: BinaryIO) -> BinaryIO:
     """Return a stream over bytes already read and the rest of the stream they came from."""
-    return io.BufferedReader(_Rejoined(head, rest), _CHUNK)
+    return cast(BinaryIO, SteadyStream(head, rest.read))
 
 
 class Lines:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import Lines, head_text, rejoin, to_int
+from flightwatch.collectors.captures.base import Lines, StreamEnded, head_text, rejoin, to_int
 from flightwatch.collectors.captures.log_prefix import Prefix, split
 from flightwatch.collectors.captures.text_log import LogLines, TextLog
 from flightwatch.core.protocols import CaptureContext, Note, Row
@@ -39,12 +39,16 @@ class JournalExport:
         readers = LogLines(context)
         head = stream.read(1)
         whole = rejoin(head, stream)
-        for number, entry in _json_entries(whole) if head == b"{" else _export_entries(whole):
-            if isinstance(entry, Note):
-                yield entry
-                continue
-            for line in entry.get("MESSAGE", "").split("\n")[:1000]:
-                yield from readers.feed(number, _prefix(entry, line, context))
+        try:
+            for number, entry in _json_entries(whole) if head == b"{" else _export_entries(whole):
+                if isinstance(entry, Note):
+                    yield entry
+                    continue
+                for line in entry.get("MESSAGE", "").split("\n")[:1000]:
+                    yield from readers.feed(number, _prefix(entry, line, context))
+        except StreamEnded:
+            yield from readers.flush()
+            raise
         yield from readers.flush()
 
 

@@ -39,7 +39,7 @@ _FABRIC_FAULTS = (
     ("don't match with any supported system topology", "fabric:topology", EventSeverity.CRITICAL),
     ("aborting fabric manager", "fabric:abort", EventSeverity.CRITICAL),
 )
-_AT_PCI = re.compile(r"GPU at PCI:([0-9a-fA-F:.]{5,20}):?(?: (GPU-[0-9a-fA-F\-]{8,40}))?")
+_AT_PCI = re.compile(r"GPU at PCI:([0-9a-fA-F:.]{4,19}[0-9a-fA-F]):?(?: (GPU-[0-9a-fA-F\-]{8,40}))?")
 _GPU_ADDRESS = re.compile(r"\bGPU ((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])")
 _NVRM_FAULTS: tuple[tuple[re.Pattern[str], str, EventSeverity], ...] = (
     (re.compile(r"fallen off the bus"), "nvrm:off_bus", EventSeverity.CRITICAL),

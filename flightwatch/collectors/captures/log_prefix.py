@@ -70,8 +70,8 @@ _LAYERS: tuple[re.Pattern[str], ...] = tuple(
         _PDSH,
     )
 )
-_NOT_HOSTS = re.compile(r"(?i)pcieport|nvme\d*|mlx5_core|sd[a-z]|ata\d+.*|eth\d+|cpu\d*|usb\d*|gpu\d*|xid|iteration|"
-                        r"(?:nvidia|amdgpu|nvswitch|mce|edac|hub|raid6|bpf)\S*|loss.*|step.*|epoch.*|\d+\.\d+|"
+_NOT_HOSTS = re.compile(r"(?i)E[A-Z]\d{4}|pcieport|nvme\d*|mlx5_core|sd[a-z]|ata\d+.*|eth\d+|cpu\d*|usb\d*|gpu\d*|xid|"
+                        r"iteration|(?:nvidia|amdgpu|nvswitch|mce|edac|hub|raid6|bpf)\S*|loss.*|step.*|epoch.*|\d+\.\d+|"
                         r"[a-z_\-]*(?:loss|norm|rate|time)")  # fmt: skip
 #: Syslog severity number to name.
 _SEVERITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")

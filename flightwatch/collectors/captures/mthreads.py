@@ -94,8 +94,8 @@ class MthreadsGmiQuery:
     def recognise(self, head: bytes) -> bool:
         """Recognise a report that names the vendor's tool or products."""
         text = head_text(head)
-        vendor = "mthreads" in text.lower() or "Moore Threads" in text or re.search(r":\s*MTT S\d", text) is not None
-        keyed = re.search(r"^\s*(?:Product Name|Attached GPUs)\s*:", text, re.M) is not None
+        vendor = "mthreads" in text.lower() or "Moore Threads" in text or re.search(r":\s{0,9}MTT S\d", text) is not None
+        keyed = re.search(r"^[ \t]{0,40}(?:Product Name|Attached GPUs)\s{0,40}:", text, re.M) is not None
         return vendor and keyed and "mthreads-gmi:" not in text
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterator[Row | Note]:

@@ -26,7 +26,7 @@ NAMES = CounterNames(
     },
     words=frozenset({"PortRcvData", "PortXmitData", "RcvData", "XmtData"}),
 )
-_HEADING = re.compile(r"# .*(?:counters|Counters|PortRcvErrorDetails).*?Lid (\d+) port (\d+)", re.IGNORECASE)
+_HEADING = re.compile(r"# .{0,80}(?:counters|PortRcvErrorDetails).{0,80}?Lid (\d{1,6}) port (\d{1,4})", re.IGNORECASE)
 _LINE = re.compile(r"([A-Za-z]\w*):\.*\s*(.*)")
 _SELECTORS = ("PortSelect", "CounterSelect", "CounterSelect2")
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from flightwatch.collectors.captures.base import StreamEnded
+
 _BLOCK = 512
 #: Largest extended header, in bytes.
 HEADER_LIMIT = 1 << 20
@@ -17,7 +19,7 @@ _KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": 
           b"S": "a sparse file"}  # fmt: skip
 
 
-class TarDamage(Exception):
+class TarDamage(StreamEnded):
     """The archive cannot be read further; the text says why."""
 
 
@@ -50,7 +52,6 @@ class MemberStream:
         data = self._stream.read(wanted) if wanted else b""
         self.left -= len(data)
         if wanted and not data:
-            self.left = 0
             raise TarDamage("the archive is truncated inside a member")
         return data
 

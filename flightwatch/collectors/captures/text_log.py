@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import Lines, head_text
+from flightwatch.collectors.captures.base import Lines, StreamEnded, head_text
 from flightwatch.collectors.captures.comm.lines import CommLines
 from flightwatch.collectors.captures.kernel import KernelLines
 from flightwatch.collectors.captures.log_prefix import Prefix, split
@@ -89,12 +89,12 @@ class TextLog:
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterator[Row | Note]:
         """Yield events, scalars and timings in the order of time (a newest-first file is turned round)."""
         source = Lines(stream)
-        numbered = iter(source)
+        numbered = _Held(iter(source))
         head = list(itertools.islice(numbered, ORDER_LINES))
         lines: Iterable[tuple[int, str]] = itertools.chain(head, numbered)
         if _newest_first([text for _, text in head], context.at_ms):
             kept = list(itertools.islice(lines, TURN_LIMIT))
-            rest = next(iter(numbered), None)
+            rest = next(numbered, None)
             if rest is None:
                 kept.reverse()
                 yield Note("info", "line 1", "the newest lines come first; read from the end")
@@ -103,12 +103,34 @@ class TextLog:
                 yield Note("warning", "line 1", "the newest lines come first and the file is too long to turn round")
                 lines = itertools.chain(kept, [rest], numbered)
         yield from _read(lines, context)
+        if numbered.error is not None:
+            raise numbered.error
         yield from source.notes
+
+
+class _Held:
+    """Lines of a stream; an error of the stream ends them and is kept until they have been used."""
+
+    def __init__(self, lines: Iterator[tuple[int, str]]) -> None:
+        self._lines = lines
+        self.error: StreamEnded | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return self
+
+    def __next__(self) -> tuple[int, str]:
+        try:
+            return next(self._lines)
+        except StreamEnded as error:
+            self.error = error
+            raise StopIteration from None
 
 
 def _read(lines: Iterable[tuple[int, str]], context: CaptureContext) -> Iterator[Row | Note]:
     readers, zone_noted = LogLines(context), False
     for number, text in lines:
+        if not text or text.isspace():
+            continue
         prefix = split(text, context.at_ms)
         for item in readers.feed(number, prefix):
             if not zone_noted and isinstance(item, Row) and not prefix.zone_known:

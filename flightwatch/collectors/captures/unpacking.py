@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import bz2
-import io
 import lzma
 import zlib
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
+
+from flightwatch.collectors.captures.base import SteadyStream, StreamEnded
 
 #: Bytes a layer may produce beyond the ratio, so that tiny files are not refused.
-GRACE_BYTES = 1 << 20
+GRACE_BYTES = 1 << 16
 #: Memory an xz or zstd window may need, in bytes.
 WINDOW_LIMIT = 256 << 20
 _CHUNK = 1 << 16
 
 
-class LimitExceeded(Exception):
+class LimitExceeded(StreamEnded):
     """A limit of the inspection was reached; the text names it."""
 
 
-class DamagedStream(Exception):
+class DamagedStream(StreamEnded):
     """Compressed data cannot be read further; the text says why."""
 
 
@@ -56,7 +57,7 @@ class Budget:
             raise LimitExceeded(f"the archive unpacks to more than {self.ratio} times its size; the rest was not read")
 
 
-class Unpacked(io.RawIOBase):
+class Unpacked:
     """Decompressed view of a stream; concatenated frames are read through.
 
     Parameters
@@ -74,20 +75,16 @@ class Unpacked(io.RawIOBase):
         self._in = self._out = 0
         self._ended = False
 
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer. Raises DamagedStream, LimitExceeded."""
+    def read(self, size: int) -> bytes:
+        """Return some bytes, b"" at the end. Raises DamagedStream, LimitExceeded."""
         while not self._ended:
-            data = self._step(min(len(buffer), _CHUNK))
+            data = self._step(min(size, _CHUNK))
             if data:
                 self._out += len(data)
-                self._budget.spend(len(data), self._out, self._in)
-                buffer[: len(data)] = data
-                return len(data)
-        return 0
+                # zlib alone can approach the ratio so closely that input it has not used yet would matter.
+                self._budget.spend(len(data), self._out, self._in - getattr(self._machine, "unused", 0))
+                return data
+        return b""
 
     def _step(self, size: int) -> bytes:
         if self._machine.eof:
@@ -136,6 +133,10 @@ class _Gzip:
     def needs_input(self) -> bool:
         return not self._machine.unconsumed_tail
 
+    @property
+    def unused(self) -> int:
+        return len(self._machine.unconsumed_tail)
+
     def decompress(self, data: bytes, size: int) -> bytes:
         return self._machine.decompress(self._machine.unconsumed_tail + data, size)
 
@@ -161,9 +162,9 @@ def unpacked(stream: BinaryIO, compression: str, budget: Budget) -> BinaryIO:
     DamagedStream: zstandard data without the zstandard package.
     """
     if compression == "zst":
-        return io.BufferedReader(Unpacked(stream, _zstd(), budget), _CHUNK)
+        return cast(BinaryIO, SteadyStream(b"", Unpacked(stream, _zstd(), budget).read))
     make = {"gz": _Gzip, "bz2": bz2.BZ2Decompressor, "xz": _xz}[compression]
-    return io.BufferedReader(Unpacked(stream, make, budget), _CHUNK)
+    return cast(BinaryIO, SteadyStream(b"", Unpacked(stream, make, budget).read))
 
 
 class _Zstd:
