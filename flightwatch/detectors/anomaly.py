@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.ndimage import median_filter
 from sklearn.ensemble import IsolationForest
 
 from flightwatch.core.catalogue import TABLES
@@ -152,7 +153,8 @@ class AnomalyDetector:
     def _vote(self, residual_CT: FloatArray, odd_T: np.ndarray) -> np.ndarray:
         """Ask isolation forests trained on staggered earlier windows of the same target; all must call it unusual."""
         limits = self.thresholds
-        points = np.nan_to_num(residual_CT.T)
+        moving = np.nanstd(residual_CT, axis=1) > 0
+        points = np.nan_to_num(residual_CT[moving].T)
         votes = np.ones(len(points), dtype=bool)
         first = int(np.argmax(odd_T))
         width = max(30, limits.train // 2)
@@ -164,8 +166,11 @@ class AnomalyDetector:
             forest = IsolationForest(n_estimators=limits.trees, random_state=model, contamination="auto")
             forest.fit(window)
             asked = np.flatnonzero(odd_T)
-            usual = np.quantile(forest.score_samples(window), 0.05)
-            votes[asked] &= forest.score_samples(points[asked]) <= usual
+            usual = np.quantile(forest.score_samples(window), 0.1)
+            # A forest's score of a point outside its training range is that of the nearest edge and rough:
+            # five in a row are asked together.
+            scores = median_filter(forest.score_samples(points[asked]), size=5, mode="nearest")
+            votes[asked] &= scores <= usual
         return votes
 
     def _say(

@@ -60,7 +60,7 @@ class DriftThresholds:
     cusum_log_odds: evidence at which the accumulation speaks (natural logarithm of the odds).
     cusum_effect: smallest mean deviation over the accumulating blocks that counts.
     level_z, level_effect, level_floor: the level test; the floor is what healthy chips differ by.
-    recurrence_bursts, recurrence_effect: the recurrence test over `recurrence_window` blocks.
+    recurrence_bursts, recurrence_effect, recurrence_z: the recurrence test over `recurrence_window` blocks.
     baseline_blocks: blocks that make the first baseline. minimum_blocks: no change test before.
     """
 
@@ -81,6 +81,7 @@ class DriftThresholds:
     level_floor: float = 0.01
     recurrence_bursts: int = 3
     recurrence_effect: float = 0.03
+    recurrence_z: float = 4.5
     recurrence_window: int = 40
     baseline_blocks: int = 12
     minimum_blocks: int = 5
@@ -356,6 +357,7 @@ def _recurrences(
     step_sigma = dev.sigma_TR * np.float32(np.sqrt(BLOCK) / 1.2)
     with np.errstate(invalid="ignore"):
         high = (dev.second_TR > limits.recurrence_effect) & (dev.second_TR > 4 * step_sigma)
+        high |= (dev.own_TR > limits.recurrence_effect) & (dev.own_TR > limits.recurrence_z * dev.sigma_TR)
     high[: limits.minimum_blocks] = False
     starts = high.copy()
     starts[1:] &= ~high[:-1]

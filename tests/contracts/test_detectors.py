@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,6 +60,24 @@ def test_names_are_unique_and_documented() -> None:
         page = (pages / f"{name}.md").read_text(encoding="utf-8")
         for heading in ("## Idea", "## Formula", "## Defaults", "## Blind spots"):
             assert heading in page, f"docs/detectors/{name}.md lacks {heading}"
+
+
+def test_documented_defaults_are_the_ones_in_force() -> None:
+    pages = Path(__file__).parents[2] / "docs" / "detectors"
+    for made in all_detectors():
+        text = (pages / f"{made.name}.md").read_text(encoding="utf-8")
+        documented = dict(re.findall(r"^\| `([a-z_.]+)` \| `(.*)` \|$", text, re.MULTILINE))
+        thresholds = getattr(made, "thresholds", None)
+        assert documented == (dict(flat(thresholds)) if thresholds is not None else {}), made.name
+
+
+def flat(thresholds: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    for field in dataclasses.fields(thresholds):
+        value = getattr(thresholds, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from flat(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, str(value)
 
 
 def test_needs_name_real_columns(detector: Detector) -> None:
