@@ -17,6 +17,7 @@ from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.control import open_control
 from flightwatch.pipeline.control.agents import AgentKeys
+from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
@@ -55,7 +56,7 @@ def _open(stack: ExitStack, settings: Loaded, common: CommonSettings, stop: thre
     ingest_settings = settings.section(IngestSettings)
     bus = open_bus(common.bus_url, settings.section(BusSettings))
     stack.callback(bus.close)
-    control = open_control(common.control_url)
+    control = open_control(common.control_url, settings.section(ControlSettings))
     stack.callback(control.close)
     store = open_store(common.store_url, settings.section(StoreSettings))
     stack.callback(store.close)

@@ -10,6 +10,7 @@ from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.collectors.identity import load_identity
 from flightwatch.core.errors import ConfigError, TransientError
 from flightwatch.pipeline.control.database import open_control
+from flightwatch.pipeline.control.settings import ControlSettings
 
 
 def _config(tmp_path: Path) -> str:
@@ -31,7 +32,7 @@ def test_a_key_travels_from_the_node_to_the_control_database(
     assert capsys.readouterr().out == "node-1: enrolled\n"
     assert main([*words[1:], "--config", config]) == 0
     assert "enrolled already" in capsys.readouterr().out
-    control = open_control(f"sqlite:///{tmp_path}/data/control.db")
+    control = open_control(f"sqlite:///{tmp_path}/data/control.db", ControlSettings())
     assert control.agent_keys.valid() == {"node-1": frozenset([identity.public_key.hex()])}
     control.close()
     # Now that the database is there, a node beside it enrolls itself, with the key it has.

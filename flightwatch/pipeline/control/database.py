@@ -98,13 +98,13 @@ class Control:
         self._engine.dispose()
 
 
-def open_control(url: str, settings: ControlSettings | None = None, clock: Clock | None = None) -> Control:
+def open_control(url: str, settings: ControlSettings, clock: Clock | None = None) -> Control:
     """Open the control database at `url` and migrate it; processes that open it together wait for one.
 
     Parameters
     ----------
     url: `sqlite:///ABSOLUTE/FILE` (made, 0600, when absent) or `postgresql://USER@HOST[:PORT]/DB`.
-    settings: password, timeouts; None: defaults.
+    settings: password, timeouts.
     clock: time of leases in tests and simulations; None: see `Control.now_ms`.
 
     Raises
@@ -112,12 +112,11 @@ def open_control(url: str, settings: ControlSettings | None = None, clock: Clock
     ConfigError: the URL is malformed, the file cannot be used, or a newer program migrated the database.
     TransientError: the server is away.
     """
-    chosen = settings or ControlSettings()
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
-        engine = _sqlite(url, chosen)
+        engine = _sqlite(url, settings)
     elif scheme == "postgresql":
-        engine = _postgresql(url, chosen)
+        engine = _postgresql(url, settings)
     else:
         raise ConfigError(
             f"flightwatch.control = {_hidden(url)!r}: known are sqlite:///FILE and postgresql://USER@HOST/DB"

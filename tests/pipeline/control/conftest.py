@@ -14,6 +14,7 @@ import pytest
 
 from flightwatch.core.clock import Clock
 from flightwatch.pipeline.control import Control, open_control
+from flightwatch.pipeline.control.settings import ControlSettings
 from tests.conftest import free_port
 
 OpenControl = Callable[[], Control]
@@ -97,7 +98,7 @@ def open_another(control_url: str) -> Iterator[Callable[[Clock | None], Control]
     opened: list[Control] = []
 
     def another(clock: Clock | None = None) -> Control:
-        opened.append(open_control(control_url, clock=clock))
+        opened.append(open_control(control_url, ControlSettings(), clock))
         return opened[-1]
 
     yield another

@@ -217,7 +217,9 @@ def test_migrations_make_what_the_schema_says(open_another: Another) -> None:
 
 def test_opening_together_migrates_once(control_url: str) -> None:
     opened: list[Control] = []
-    threads = [threading.Thread(target=lambda: opened.append(open_control(control_url))) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: opened.append(open_control(control_url, ControlSettings()))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -229,17 +231,17 @@ def test_opening_together_migrates_once(control_url: str) -> None:
 
 
 def test_a_newer_database_is_refused(control_url: str) -> None:
-    control = open_control(control_url)
+    control = open_control(control_url, ControlSettings())
     with control.transaction() as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     control.close()
     with pytest.raises(ConfigError, match="newer Flightwatch"):
-        open_control(control_url)
+        open_control(control_url, ControlSettings())
 
 
 def test_the_file_is_private_and_uses_a_write_ahead_log(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "control.db"
-    control = open_control(f"sqlite://{path}")
+    control = open_control(f"sqlite://{path}", ControlSettings())
     with control.transaction() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
@@ -248,7 +250,7 @@ def test_the_file_is_private_and_uses_a_write_ahead_log(tmp_path: Path) -> None:
 
 
 def test_a_backup_is_a_whole_private_copy(tmp_path: Path) -> None:
-    control = open_control(f"sqlite://{tmp_path / 'control.db'}")
+    control = open_control(f"sqlite://{tmp_path / 'control.db'}", ControlSettings())
     with control.transaction() as connection:
         control.outbox.append(connection, "t", "k", {"kept": True})
     control.backup(tmp_path / "copy.db")
@@ -256,14 +258,14 @@ def test_a_backup_is_a_whole_private_copy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="exists"):
         control.backup(tmp_path / "copy.db")
     control.close()
-    copy = open_control(f"sqlite://{tmp_path / 'copy.db'}")
+    copy = open_control(f"sqlite://{tmp_path / 'copy.db'}", ControlSettings())
     assert [entry.payload for entry in copy.outbox.waiting()] == [{"kept": True}]
     copy.close()
 
 
 def test_a_busy_database_is_transient(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path / 'control.db'}"
-    first = open_control(url)
+    first = open_control(url, ControlSettings())
     second = open_control(url, ControlSettings(busy_timeout_seconds=1))
     with first.transaction() as connection:
         connection.execute(sa.select(OUTBOX)).all()
@@ -291,5 +293,5 @@ def test_an_absent_server_is_transient() -> None:
 )
 def test_malformed_urls_are_refused_without_showing_a_password(url: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as refusal:
-        open_control(url)
+        open_control(url, ControlSettings())
     assert "secret" not in str(refusal.value)
