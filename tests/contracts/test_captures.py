@@ -199,7 +199,8 @@ def test_anything_is_survived(parser: Parser) -> None:
 
 @pytest.mark.parametrize("unit", [
     b"\n", b" ", b"\t", b"1", b"a", b"a,", b"{", b'{"', b"<a ", b"| ", b"-", b"==", b"a: ", b"# ", b".", b"ab cd ",
-    b"a=1 ", b"12 34 ", b"[1] ", b"ab\n", b"+-", b"0x00 ", b"a/b/", b"Jan  1 00:00:00 a b\n", b"1:2:3 ", b"(a)", b'"a" ',
+    b"a=1 ", b"12 34 ", b"[1] ", b"ab\n", b"+-", b"0x00 ", b"a/b/", b"Jan  1 00:00:00 a b\n", b"1:2:3 ",
+    b"(a)", b'"a" ',
 ])  # fmt: skip
 def test_recognition_is_quick_on_monotonous_text(unit: bytes) -> None:
     head = (XID + unit * 65536)[:65536]

@@ -94,7 +94,8 @@ class MthreadsGmiQuery:
     def recognise(self, head: bytes) -> bool:
         """Recognise a report that names the vendor's tool or products."""
         text = head_text(head)
-        vendor = "mthreads" in text.lower() or "Moore Threads" in text or re.search(r":\s{0,9}MTT S\d", text) is not None
+        named = "mthreads" in text.lower() or "Moore Threads" in text
+        vendor = named or re.search(r":\s{0,9}MTT S\d", text) is not None
         keyed = re.search(r"^[ \t]{0,40}(?:Product Name|Attached GPUs)\s{0,40}:", text, re.M) is not None
         return vendor and keyed and "mthreads-gmi:" not in text
 
