@@ -99,8 +99,8 @@ def main() -> None:
     """Run everything and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=256, help="nodes of 8 devices (256: the 2,048 GPUs of the goals)")
-    parser.add_argument("--steps", type=int, default=360, help="scrapes")
-    parser.add_argument("--interval", type=float, default=10.0, help="seconds between scrapes")
+    parser.add_argument("--steps", type=int, default=720, help="scrapes")
+    parser.add_argument("--interval", type=float, default=5.0, help="seconds between scrapes")
     parser.add_argument("--no-peers", action="store_true", help="leave VictoriaMetrics and Prometheus out")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder)")
     parser.add_argument("--packages", type=Path, default=ROOT / ".bench/packages", help="unpacked Debian packages")
@@ -119,8 +119,8 @@ def main() -> None:
         print(f"on the bus: {messages} messages, {size / messages:.0f} bytes each,"
               f" {size / shape.samples:.2f} bytes per sample")  # fmt: skip
         runs = {
-            "Flightwatch, catching up": (300_000, True),
-            "Flightwatch, without rollups": (300_000, False),
+            "Flightwatch, catching up": (150_000, True),
+            "Flightwatch, without rollups": (150_000, False),
             "Flightwatch, 10,000 rows an insert": (10_000, True),
         }
         for label, (rows, rollups) in runs.items():

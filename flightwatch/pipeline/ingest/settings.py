@@ -29,7 +29,7 @@ class IngestSettings:
     samples_linger_seconds: float = setting(
         1.0, "longest wait of samples, scalars and op timings for others to share an insert", minimum=0.0
     )
-    insert_rows: int = setting(300_000, "rows after which an insert does not wait for more", minimum=1)
+    insert_rows: int = setting(150_000, "rows after which an insert does not wait for more", minimum=1)
     insert_bytes: int = setting(48_000_000, "message bytes after which an insert does not wait for more", minimum=1_000)
     buffer_bytes: int = setting(96_000_000, "message bytes held per partition while an insert runs", minimum=1_000)
     late_days: float = setting(

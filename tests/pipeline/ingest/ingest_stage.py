@@ -241,3 +241,67 @@ def check(store: Store, *agents: Agent) -> None:
     assert rollup["n"] == sum(len(agent.sent) for agent in agents)
     assert rollup["temperature"] == sum(row["temp_c"] for agent in agents for row in agent.sent)
     assert store.rows(f"SELECT count() AS n FROM {DATABASE}.data_gaps")[0]["n"] == 0
+
+
+class Flaky:
+    """A store whose inserts can be made to fail before or after they happened."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.inserted: list[tuple[str, str, int]] = []
+        self.before: Callable[[str, pa.Table], None] = lambda table, block: None
+        self.after: Callable[[str, pa.Table], None] = lambda table, block: None
+
+    def rows(self, *arguments: Any) -> list[dict[str, Any]]:
+        return self._store.rows(*arguments)
+
+    def insert_block(self, table: str, block: pa.Table, token: str) -> None:
+        self.before(table, block)
+        self._store.insert_block(table, block, token)
+        self.inserted.append((table, token, block.num_rows))
+        self.after(table, block)
+
+
+class Times:
+    """Raises an error the first `count` times it is called for one table."""
+
+    def __init__(self, count: int, error: Exception, table: str = "device_samples") -> None:
+        self.count, self.error, self.table = count, error, table
+
+    def __call__(self, table: str, block: pa.Table) -> None:
+        if table == self.table and self.count > 0:
+            self.count -= 1
+            raise self.error
+
+
+def rollup_rows(store: Store) -> int:
+    return int(store.rows(f"SELECT sum(n) AS n FROM {DATABASE}.device_1m")[0]["n"])
+
+
+def over(bus: Bus, store: Any, settings: IngestSettings = SETTINGS, **options: Any) -> Ingest:
+    return Ingest(bus, store, settings, cluster="c1", node="ingest-node", **options)
+
+
+class Later(Inline):
+    """Keeps jobs until told to run them: a thread that the machine does not let run."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        future: Future[Any] = Future()
+
+        def job() -> None:
+            done = super(Later, self).submit(fn, *args, **kwargs)
+            if done.exception() is not None:
+                future.set_exception(done.exception())
+            else:
+                future.set_result(done.result())
+
+        self.waiting.append(job)
+        return future
+
+    def run_all(self) -> None:
+        jobs, self.waiting = self.waiting, []
+        for job in jobs:
+            job()
