@@ -83,13 +83,13 @@ docs-check: $(VENV)/.dev
 # Benchmarks -------------------------------------------------------------------------------------------------------
 
 bench-ingest: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.ingest
+	$(BIN)/python -m benchmarks.ingest.run
 
 bench-latency: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.latency
+	$(BIN)/python -m benchmarks.ingest.latency
 
 bench-agent: $(VENV)/.dev
-	$(BIN)/python -m benchmarks.agent
+	$(BIN)/python -m benchmarks.agent.run
 
 bench-detect: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.detection
