@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from benchmarks.detection.baselines import BASELINES
-from flightwatch.core.vocabulary import FindingState
+from flightwatch.core.vocabulary import FindingScope, FindingState
 from flightwatch.detectors.contract import Detector, Finding
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.simulator.cluster import Cluster, Job
@@ -77,6 +77,8 @@ HEADER = (
 
 def named_nodes(finding: Finding, scenario: Scenario) -> set[str]:
     """Return the nodes a finding points at."""
+    if finding.scope == FindingScope.STORAGE_TARGET:
+        return set().union(*scenario.guilty) if scenario.name == "storage_latency" else {"storage"}
     names = {finding.node} if finding.node else set()
     inventory = scenario.frames["inventory"]
     for column in ("rack", "leaf_switch", "cooling_zone"):

@@ -45,6 +45,8 @@ BLOCK = 5
 #: What is common to a group is read at its lower quartile, not its median: half of a small job's ranks can be on
 #: one slow host. A quartile lies this many sigmas below the centre of a normal distribution.
 COMMON_QUANTILE, COMMON_BIAS = 0.25, 0.6745
+#: Blocks in which a level is asked for every time.
+LEVEL_EAGER = 12
 #: Blocks over which a settled baseline moves.
 BASELINE_MEMORY = 120
 
@@ -81,7 +83,7 @@ class DriftThresholds:
     level_floor: float = 0.01
     recurrence_bursts: int = 3
     recurrence_effect: float = 0.03
-    recurrence_z: float = 4.5
+    recurrence_z: float = 3.8
     recurrence_window: int = 40
     baseline_blocks: int = 12
     minimum_blocks: int = 5
@@ -237,8 +239,10 @@ def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level:
     effect, score = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
     path = np.zeros(shape, dtype=np.uint8)
     fresh, means = dev.own_TR, TrailingMeans(dev.own_TR)
+    # No mean exceeds the largest block: where that is small, most tests need not run.
+    peak = float(np.fmax.reduce(fresh[limits.minimum_blocks :], axis=None, initial=0.0))
     for width, z_limit, effect_limit in limits.windows:
-        if shape[0] <= width:
+        if shape[0] <= width or not peak > effect_limit:
             continue
         mean = means.over(width)
         # The baseline has read every block before the window; its own error counts too.
@@ -253,7 +257,8 @@ def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level:
             after[1:] = before[:-1] & (fresh[1:] > 0.5 * mean[:-1]) & (fresh[1:] > 1.5 * dev.sigma_TR[1:])
         after[: limits.minimum_blocks] = False
         _mark(after, _shift(mean), _shift(z), 1, effect, score, path)
-    _accumulate(dev, means, limits, effect, score, path)
+    if peak > limits.cusum_effect:
+        _accumulate(dev, means, limits, effect, score, path)
     if with_level:
         _levels(dev, groups, limits, effect, score, path)
     _recurrences(dev, limits, effect, score, path)
@@ -334,20 +339,25 @@ def _levels(
     if not in_large.any() or len(dev.level_TR) < 2:
         return
     means = TrailingMeans(dev.level_TR)
+    blocks = len(dev.level_TR)
+    # A level does not hurry: every block at first, every fourth later.
+    asked = np.array([t for t in range(blocks - 1) if t < LEVEL_EAGER or t % 4 == 0])
     for width in (1, 4):
-        if len(dev.level_TR) <= width:
+        if blocks <= width:
             continue
-        mean = means.over(width)
+        mean = means.over(width)[asked]
         sigma, freedom = level_sigma(mean, groups, limits.level_floor * (2 if width == 1 else 1))
         # With few peers the scatter itself is uncertain: Student's quantile, not the normal one.
         limit = np.maximum(limits.level_z * (1.6 if width == 1 else 1), stats.t.isf(3e-7, freedom))
         z = (mean / sigma).astype(np.float32)
-        after = np.zeros(z.shape, dtype=bool)
         with np.errstate(invalid="ignore"):
-            before = (z > limit) & (mean > limits.level_effect * (4 if width == 1 else 1))
-            after[1:] = before[:-1] & (dev.level_TR[1:] > 0.6 * mean[:-1])
-        after &= in_large
-        _mark(after, _shift(mean), _shift(z), 4, effect, score, path)
+            far = (z > limit) & (mean > limits.level_effect * (4 if width == 1 else 1)) & in_large
+            far &= dev.level_TR[asked + 1] > 0.6 * mean
+        if not far.any():
+            continue
+        after, means_TR, z_TR = np.zeros(path.shape, dtype=bool), np.zeros_like(effect), np.zeros_like(score)
+        after[asked + 1], means_TR[asked + 1], z_TR[asked + 1] = far, mean, z
+        _mark(after, means_TR, z_TR, 4, effect, score, path)
 
 
 def _recurrences(

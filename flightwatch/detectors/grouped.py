@@ -25,6 +25,10 @@ def sorted_median(values: FloatArray) -> FloatArray:
     About ten times faster than `numpy.nanmedian` on many small rows.
     """
     ordered = np.sort(values, axis=-1)
+    size = values.shape[-1]
+    if size and not np.isnan(ordered[..., -1]).any():
+        # Unknown values sort last: none there, none anywhere.
+        return np.asarray((ordered[..., (size - 1) // 2] + ordered[..., size // 2]) * 0.5)
     known = np.count_nonzero(~np.isnan(ordered), axis=-1)
     low = np.maximum((known - 1) // 2, 0)[..., None]
     high = np.maximum(known // 2, 0)[..., None]
@@ -77,6 +81,11 @@ class Groups:
     def quantiles(self, values_xR: FloatArray, share: float) -> FloatArray:
         """Return a lower quantile of each group, [..., G]: `share` of its known members are at or below it."""
         ordered = np.sort(self.spread_out(values_xR), axis=-1)
+        if ordered.size and not np.isnan(ordered[..., -1]).any():
+            position = (ordered.shape[-1] - 1) * share
+            first = int(position)
+            second = min(first + 1, ordered.shape[-1] - 1)
+            return np.asarray(ordered[..., first] + (ordered[..., second] - ordered[..., first]) * (position - first))
         known = np.count_nonzero(~np.isnan(ordered), axis=-1)
         place = np.maximum(known - 1, 0) * share
         low = place.astype(np.intp)

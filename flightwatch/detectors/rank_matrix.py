@@ -82,6 +82,8 @@ def runs_of(frames: Frames, minimum_steps: int = 1) -> Iterator[RunSteps]:
     keys = [name for name in ("job", "run") if name in table and table[name].notna().any()]
     if not keys:
         parts: list[tuple[tuple[Any, ...], pd.DataFrame]] = [((), table)]
+    elif all(_is_constant(table[name]) for name in keys):
+        parts = [(tuple(table[name].iloc[0] for name in keys), table)]
     else:
         grouped = table.groupby(keys, sort=True, dropna=False, observed=True)
         parts = [((key if isinstance(key, tuple) else (key,)), rows) for key, rows in grouped]
@@ -90,6 +92,14 @@ def runs_of(frames: Frames, minimum_steps: int = 1) -> Iterator[RunSteps]:
         one = _one_run(frames, _word(names.get("job")), _word(names.get("run")), rows)
         if one is not None and one.shape[0] >= minimum_steps:
             yield one
+
+
+def _is_constant(column: pd.Series[Any]) -> bool:
+    """Say whether all rows hold one word; by codes where the column has them."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        codes = column.cat.codes.to_numpy()
+        return bool(codes[0] >= 0 and (codes == codes[0]).all())
+    return bool((column == column.iloc[0]).all())
 
 
 def _word(value: Any) -> str | None:
