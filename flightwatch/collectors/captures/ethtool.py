@@ -75,8 +75,8 @@ _MODULE = re.compile(
     r"^[ \t]{0,40}(Identifier|Module temperature|Laser (?:tx )?bias current[^:\n]{0,40}|Vendor SN)[ \t]{0,80}: ",
     re.MULTILINE,
 )
-_LANE = re.compile(r"\(\s*Channel\s*(\d+)\s*\)", re.IGNORECASE)
-_SPEED = re.compile(r"(\d+)\s*Mb/s")
+_LANE = re.compile(r"\(\s*Channel\s*(\d{1,18})\s*\)", re.IGNORECASE)
+_SPEED = re.compile(r"(\d{1,18})\s*Mb/s")
 _LANE_NAMES = (
     ("bias", re.compile(r"laser (?:tx )?bias current", re.IGNORECASE), re.compile(r"(-?[\w.+]+)\s*mA")),
     ("tx_power", re.compile(r"(?:transmit avg optical power|laser output power)", re.IGNORECASE),

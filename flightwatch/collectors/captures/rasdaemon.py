@@ -26,15 +26,15 @@ _SECTION = re.compile(
     r"Memory failure|Signal)\s+(?:events?|errors?)?\s*(?:events?|errors?|records)?\s*(summary)?:\s*$"
 )
 _NONE = re.compile(r"No (.+?) errors?\.?\s*$")
-_AER = re.compile(r"\s*(\d+)\s+(Corrected|Uncorrected \(Fatal\)|Uncorrected \(Non-Fatal\)|Fatal|Non-Fatal|"
+_AER = re.compile(r"\s*(\d{1,18})\s+(Corrected|Uncorrected \(Fatal\)|Uncorrected \(Non-Fatal\)|Fatal|Non-Fatal|"
                   r"Uncorrected)\s+errors?:\s*(.*)", re.IGNORECASE)  # fmt: skip
 _MEMORY = re.compile(
-    r"\s*(Corrected|Uncorrected|Fatal|Deferred|Info) on DIMM Label\(s\): '([^']*)' location: (\S+) errors: (\d+)",
+    r"\s*(Corrected|Uncorrected|Fatal|Deferred|Info) on DIMM Label\(s\): '([^']*)' location: (\S+) errors: (\d{1,18})",
     re.IGNORECASE,
 )
-_DISK = re.compile(r"\s*(\d+):(\d+) has (\d+) errors")
-_COUNT = re.compile(r"\s*(\d+)\s+(.+?)(?: errors?)?\s*$")
-_RECORD = re.compile(r"(\d+) (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [+-]\d{4})?)\s+(.*)")
+_DISK = re.compile(r"\s*(\d{1,18}):(\d{1,18}) has (\d{1,18}) errors")
+_COUNT = re.compile(r"\s*(\d{1,18})\s+(.+?)(?: errors?)?\s*$")
+_RECORD = re.compile(r"(\d{1,18}) (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: [+-]\d{4})?)\s+(.*)")
 _ADDRESS = re.compile(r"\baddr(?:ess)?[=:]? ?(0x[0-9a-fA-F]+)")
 _PLACE = re.compile(r"(memory_channel|csrow|channel|dimm|slot|bank|location|label)[=:]\s*([^,\s]+)")
 

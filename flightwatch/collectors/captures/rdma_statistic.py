@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import head_text, make_row
+from flightwatch.collectors.captures.base import head_text, make_row, to_int
 from flightwatch.collectors.captures.port_counters import IDENTITY, MAPS, CounterNames, Counts, shown
 from flightwatch.collectors.captures.two_forms import read_json_or_text
 from flightwatch.core.protocols import CaptureContext, Note, Row, Value
@@ -113,7 +113,7 @@ class RdmaStatisticParser:
             yield from counts.notes
 
     def _row(self, counts: Counts, name: str, port: object, state: object, context: CaptureContext) -> Row:
-        number = int(port) if isinstance(port, int) or (isinstance(port, str) and port.isdecimal()) else None
+        number = port if isinstance(port, int) else to_int(port) if isinstance(port, str) else None
         identity: dict[str, Value] = {
             "hca": name,
             "port": number if number is not None and 0 <= number < 65536 else None,

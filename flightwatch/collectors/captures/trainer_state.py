@@ -29,7 +29,7 @@ class TrainerState:
         yield from notes
         history = value.get("log_history") if isinstance(value, dict) else None
         for record in history if isinstance(history, list) else []:
-            if isinstance(record, dict) and isinstance(record.get("step"), int) and record["step"] >= 0:
+            if isinstance(record, dict) and _is_step(record.get("step")):
                 yield from self._record(record, context)
 
     def _record(self, record: dict[str, Any], context: CaptureContext) -> Iterator[Row]:
@@ -41,3 +41,7 @@ class TrainerState:
             yield make_row("training_scalars", self.CARRIES, context, {
                 "step": record["step"], "rank": -1, "name": _NAMES.get(name, name), "value": float(value),
             })  # fmt: skip
+
+
+def _is_step(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
