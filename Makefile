@@ -30,6 +30,13 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(PIP) install --quiet -e '.[dev]'
 	touch $@ $(VENV)/.server
 
+# The training tests run jobs with a torch of their own: the project itself never imports it.
+$(VENV)-torch/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-torch
+	$(VENV)-torch/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 numpy
+	$(VENV)-torch/bin/python -m pip --disable-pip-version-check install --quiet --no-deps -e .
+	touch $@
+
 install: $(VENV)/.server
 install-dev: $(VENV)/.dev
 
@@ -53,7 +60,7 @@ demo-check: $(VENV)/.server
 
 # Tests and checks ---------------------------------------------------------------------------------------------------
 
-test: $(VENV)/.dev system-packages
+test: $(VENV)/.dev $(VENV)-torch/.installed system-packages
 	$(BIN)/python -m pytest -m "not soak"
 
 test-soak: $(VENV)/.dev system-packages

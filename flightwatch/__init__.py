@@ -5,3 +5,12 @@ processes. `flightwatch.attach` and `flightwatch.step` resolve on first use.
 """
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Resolve `attach` and `step`, the two functions a training script may call."""
+    if name in ("attach", "step"):
+        import importlib
+
+        return getattr(importlib.import_module("flightwatch.collectors.training.attaching"), name)
+    raise AttributeError("module 'flightwatch' has no attribute " + repr(name))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.sections import load_agent_settings
 from flightwatch.collectors.environment import Environment, environment_at
+from flightwatch.collectors.receiver_settings import ReceiverSettings, socket_path
 from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.core.clock import SystemClock
@@ -95,6 +96,14 @@ def end_with(parent: int) -> None:
         raise Refused(f"process {parent} did not start this one, or has ended")
 
 
+def receiver_settings(settings: Loaded, common: CommonSettings) -> ReceiverSettings:
+    """Return the section `[receiver]` with the path of the socket that probes of this installation send to."""
+    section = settings.section(ReceiverSettings)
+    given = os.environ.get("FLIGHTWATCH_SOCKET", "")
+    path = socket_path(section, os.path.abspath(common.data_dir), CommonSettings.data_dir, given)
+    return dataclasses.replace(section, socket=path)
+
+
 def state_dir(common: CommonSettings) -> str:
     """Return the folder of the agent's key and positions."""
     return os.path.join(common.data_dir, "agent")
@@ -149,6 +158,7 @@ def _run(settings: Loaded, common: CommonSettings, node: str) -> int:
     if identity is None:
         logger.info("this node has no key: batches are not signed (`flightwatch agent enroll` makes one)")
     environment = environment_at(agent_settings.root, agent_settings, folder, settings.section(RedfishSettings))
+    environment.receiver = receiver_settings(settings, common)
     return run_agent(settings, common, node, identity, environment)
 
 

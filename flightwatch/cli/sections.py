@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.collectors.receiver_settings import ReceiverSettings
 from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.core.settings import Loaded, load
@@ -19,6 +20,7 @@ AGENT_SECTIONS: dict[str, type[Any]] = {
     "flightwatch": CommonSettings,
     "agent": AgentSettings,
     "redfish": RedfishSettings,
+    "receiver": ReceiverSettings,
     "bus": BusSettings,
     "spool": SpoolSettings,
 }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from flightwatch.collectors.fact_board import FactBoard
 from flightwatch.collectors.ownership.board import OwnerBoard
 from flightwatch.collectors.port_board import PortBoard
+from flightwatch.collectors.receiver_settings import ReceiverSettings
 from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
 from flightwatch.collectors.summary import NodeSummary
@@ -32,6 +33,7 @@ class Environment:
     ports: where collectors leave columns for a port's next row.
     owners: which job and rank owns each device.
     redfish: the section `[redfish]`.
+    receiver: the section `[receiver]`, with the path of its socket decided.
     nvml_answers: set by the NVML collector, so that nvidia-smi is not asked besides.
     settings: the section `[agent]`.
     run_command: how vendor commands are run.
@@ -48,6 +50,7 @@ class Environment:
     ports: PortBoard = field(default_factory=PortBoard)
     owners: OwnerBoard = field(default_factory=OwnerBoard)
     redfish: RedfishSettings = field(default_factory=RedfishSettings)
+    receiver: ReceiverSettings = field(default_factory=ReceiverSettings)
     nvml_answers: bool = False
     state_dir: str = ""
     figures: Callable[[int], list[Row]] | None = None

@@ -83,6 +83,7 @@ LIVE_ONLY = {
     "hygon",
     "intel",
     "scrape",
+    "probe",
 }
 _UNSIGNED = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
 _SIGNED = {"i16": 15, "i32": 31, "i64": 63}

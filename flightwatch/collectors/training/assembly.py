@@ -1,0 +1,98 @@
+"""Puts the probe's parts together inside a process that has torch."""
+
+from typing import Any, Dict, List, Tuple
+
+from flightwatch.collectors.training import hooks
+from flightwatch.collectors.training.communication import Communication, Reducer
+from flightwatch.collectors.training.device_time import DeviceTimer, make_timer
+from flightwatch.collectors.training.modules import Modules
+from flightwatch.collectors.training.nonfinite import NonFinite
+from flightwatch.collectors.training.placement import Placement
+from flightwatch.collectors.training.probe import Probe
+
+
+def assemble(probe: Probe, given_role: Dict[str, int], check_every: int, late: bool) -> None:
+    """Install everything.
+
+    Parameters
+    ----------
+    given_role: role from arguments and environment; grows later.
+    check_every: non-finite checks every so many steps, 0 for none.
+    late: models may exist already.
+    """
+    import torch
+    import torch.distributed as dist
+
+    placement = Placement(probe, given_role)
+    probe.repeated.append(placement.rows)
+    missing = hooks.install(probe)
+    placement.install(torch)
+    assembly = _Assembly(probe, torch, placement, check_every)
+    assembly.modules.install(torch, late)
+    if dist.is_available():
+        Communication(probe, placement.group_name, assembly.around_wait).install(dist)
+    if missing:
+        probe.event("probe:missing", "info", "not available in this torch: " + "; ".join(missing)[:400], {})
+
+
+class _Assembly:
+    """What is decided once the first root module is known."""
+
+    def __init__(self, probe: Probe, torch: Any, placement: Placement, check_every: int) -> None:
+        self._probe = probe
+        self._torch = torch
+        self._placement = placement
+        self._device_known = False
+        self._timer: "DeviceTimer | None" = None
+        self.modules = Modules(probe, self._root_found, self._blocks_found)
+        self._nonfinite = NonFinite(probe, check_every) if check_every > 0 else None
+        if self._nonfinite is not None:
+            hooks.before_update.append(self._nonfinite.check)
+
+    def around_wait(self, begins: bool) -> None:
+        """Bracket a wait on the device's stream."""
+        if self._timer is not None:
+            (self._timer.begin if begins else self._timer.end)("wait")
+
+    def _root_found(self, root: Any) -> None:
+        device = next((parameter.device for parameter in root.parameters()), None)
+        synchronous = device is None or device.type == "cpu"
+        if not self._device_known and not synchronous:
+            self._device_known = True
+            self._use_device(device)
+        kind = type(root).__name__
+        if hasattr(root, "_get_ddp_logging_data") and hasattr(root, "reducer"):
+            self._probe.reducer_runs = True
+            self._distributed_data_parallel(root, synchronous)
+        elif kind.startswith("FSDP") and self._probe.identity.world > 1 and not self._placement.role():
+            self._placement.data_parallel_over_all("dp_shard")
+
+    def _distributed_data_parallel(self, root: Any, synchronous: bool) -> None:
+        group = getattr(root, "process_group", None)
+        name = self._placement.group_name(group) if group is not None else self._placement.default_group_name()
+        reducer = Reducer(self._probe, root, name, synchronous)
+        read = self._probe.guard(reducer.forward_done)
+        identity = id(root)
+        self.modules.forward_done.append(lambda module: read() if id(module) == identity else None)
+        if group is None or group.size() == self._probe.identity.world:
+            self._placement.data_parallel_over_all("dp")
+
+    def _use_device(self, device: Any) -> None:
+        """On an asynchronous device the host sees no communication; times come from events."""
+        probe, torch = self._probe, self._torch
+        probe.hidden_communication = True
+        probe.device_index = device.index
+        timer = self._timer = make_timer(torch, device.type)
+        if timer is None:
+            return
+        self.modules.forward_begins.append(lambda _module: timer.begin("forward"))
+        self.modules.forward_done.append(lambda _module: timer.end("forward"))
+        hooks.before_backward.append(lambda: timer.begin("backward"))
+        hooks.after_backward.append(lambda: timer.end("backward"))
+        hooks.before_update.append(lambda _step: timer.begin("optimizer"))
+        probe.on_close.append(lambda step: (timer.end("optimizer"), timer.step_done(step)))
+
+    def _blocks_found(self, _root: Any, blocks: List[Tuple[str, Any]]) -> None:
+        if self._nonfinite is not None:
+            compiling = getattr(getattr(self._torch, "compiler", None), "is_compiling", lambda: False)
+            self._nonfinite.watch(self._torch, blocks, compiling)

@@ -1,0 +1,116 @@
+"""`flightwatch.attach()` and `with flightwatch.step():`: the probe's only functions for users."""
+
+import atexit
+import contextlib
+import os
+import sys
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional
+
+from flightwatch.collectors.training.identity import find_identity, role_of_text
+from flightwatch.collectors.training.probe import Probe
+
+DEFAULT_SOCKET = "/run/flightwatch/probe.sock"
+_state: Dict[str, Any] = {}
+
+
+def attach(
+    *,
+    job: Optional[str] = None,
+    run: Optional[str] = None,
+    rank: Optional[int] = None,
+    role: Optional[Mapping[str, int]] = None,
+    work: Optional[Callable[[], Mapping[str, float]]] = None,
+    socket: Optional[str] = None,
+    check_every: Optional[int] = None,
+) -> None:
+    """Attach the probe to this process, before or after the model is made. Never raises, and is idempotent:
+    a second call adds `role` and `work` to the attached probe.
+
+    Parameters
+    ----------
+    job, run, rank: identity where no launcher tells it (Slurm, torchrun, Kubernetes operators do).
+    role: coordinates on parallel axes, for example {"tp": 0, "dp": 3}.
+    work: called once a step; returns counters of this rank's work in the step ("tokens" has a column of its own).
+    socket: the agent's socket (default: FLIGHTWATCH_SOCKET, then /run/flightwatch/probe.sock).
+    check_every: look for non-finite values every so many steps; 0: never (default: FLIGHTWATCH_CHECK_EVERY, then 1).
+    """
+    try:
+        probe = _state.get("probe")
+        if probe is None:
+            identity = find_identity(os.environ, job, run, rank)
+            probe = Probe(identity, socket or os.environ.get("FLIGHTWATCH_SOCKET") or DEFAULT_SOCKET)
+            _state["probe"] = probe
+            _state["given"] = role_of_text(os.environ.get("FLIGHTWATCH_ROLE", ""))
+            _state["every"] = check_every if check_every is not None else _number("FLIGHTWATCH_CHECK_EVERY", 1)
+            atexit.register(probe.finish)
+        _assemble(late=True)
+        if role:
+            _state["given"].update({str(axis): int(index) for axis, index in role.items()})
+        if work is not None:
+            probe.work_of_step = work
+    except Exception as error:  # Whatever is wrong with the probe, training starts.
+        _warn(error)
+
+
+def attach_at_import() -> None:
+    """Attach at the end of `import torch`: no model exists yet. May raise."""
+    if "probe" in _state:
+        _assemble(late=False)
+        return
+    _state["late"] = False
+    attach()
+
+
+def _assemble(late: bool) -> None:
+    """Install the hooks once torch is there; before that there is nothing to hook."""
+    if "torch" not in sys.modules or _state.get("assembled"):
+        return
+    _state["assembled"] = True
+    from flightwatch.collectors.training.assembly import assemble
+
+    assemble(_state["probe"], _state["given"], _state["every"], late=_state.get("late", late))
+
+
+@contextlib.contextmanager
+def step(
+    number: Optional[int] = None,
+    *,
+    tokens: Optional[float] = None,
+    work: Optional[Mapping[str, float]] = None,
+    loss: Optional[Callable[[], float]] = None,
+) -> Iterator[None]:
+    """Mark one training step, for loops without a torch optimizer. Once used, only these marks make steps.
+
+    Parameters
+    ----------
+    number: step number; counted from 0 when left out.
+    tokens: tokens this rank processes in the step.
+    work: other counters of work.
+    loss: called when the step ends.
+    """
+    attach()
+    probe = _state.get("probe")
+    if probe is not None:
+        probe.guard(probe.begin_explicit)(number, tokens, work or {})
+    try:
+        yield
+    finally:
+        if probe is not None:
+            probe.guard(lambda: probe.end_explicit(float(loss()) if loss is not None else None))()
+
+
+def attached() -> Optional[Probe]:
+    """Return the probe of this process, None before `attach`."""
+    return _state.get("probe")
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else default
+
+
+def _warn(error: BaseException) -> None:
+    try:
+        sys.stderr.write("flightwatch: the probe is off: %r\n" % (error,))
+    except (OSError, ValueError, AttributeError):
+        return
