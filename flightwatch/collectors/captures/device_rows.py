@@ -195,7 +195,12 @@ class Device:
         counter: int | None = None,
         status: str | None = None,
     ) -> None:
-        """Add one `sensor_samples` row of this device (a scale-up link, an additional probe)."""
+        """Add one `sensor_samples` row of this device (a scale-up link, an additional probe).
+
+        A counter that does not fit 64 bits and a value that is no number are damage, and left out.
+        """
+        counter = counter if counter is not None and 0 <= counter < 2**64 else None
+        value = value if value is not None and math.isfinite(value) else None
         self._companions.append(
             (
                 "sensor_samples",
