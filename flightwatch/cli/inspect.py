@@ -7,7 +7,8 @@ import json
 import sys
 from collections.abc import Mapping
 
-from flightwatch.collectors.inspect import Inspection, Item
+from flightwatch.collectors.capture_walk import Item
+from flightwatch.collectors.inspect import Inspection
 from flightwatch.core.catalogue import TABLES
 from flightwatch.core.clock import iso_utc, parse_iso_utc
 from flightwatch.core.errors import ConfigError

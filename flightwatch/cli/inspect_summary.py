@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flightwatch.collectors.inspect import Inspection, Item
+from flightwatch.collectors.capture_walk import Item
+from flightwatch.collectors.inspect import Inspection
 from flightwatch.core.clock import iso_utc
 from flightwatch.core.protocols import Note, Row, Value
 from flightwatch.detectors.device_signs import signs_of

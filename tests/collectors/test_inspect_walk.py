@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from flightwatch.collectors.capture_walk import Item
 from flightwatch.collectors.captures import tar_stream
 from flightwatch.collectors.captures.unpacking import Budget, DamagedStream, LimitExceeded, unpacked
-from flightwatch.collectors.inspect import Inspection, Item
+from flightwatch.collectors.inspect import Inspection
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.protocols import Note, Row
 from flightwatch.core.vocabulary import ExitCode

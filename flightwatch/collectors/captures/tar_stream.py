@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from flightwatch.collectors.captures.base import StreamEnded
+from flightwatch.collectors.captures.unpacking import member_path
 
 _BLOCK = 512
 #: Largest extended header, in bytes.
@@ -93,7 +94,7 @@ def members(stream: BinaryIO) -> Iterator[tuple[TarMember, MemberStream]]:
         content = 0 if kind in (b"1", b"2", b"3", b"4", b"5", b"6") else size
         body = MemberStream(stream, content)
         if kind != b"5":
-            yield TarMember(_clean(name), content, _KINDS.get(kind, "")), body
+            yield TarMember(member_path(name), content, _KINDS.get(kind, "")), body
         _skip(stream, body.left + -content % _BLOCK)
 
 
@@ -156,11 +157,6 @@ def _name(header: bytes) -> str:
         prefix = header[345:500].split(b"\0", 1)[0]
         name = prefix + b"/" + name if prefix else name
     return name.decode("utf-8", "replace")
-
-
-def _clean(name: str) -> str:
-    parts = [part for part in name.split("/") if part not in ("", ".", "..")]
-    return "/".join(parts)
 
 
 def _pax(data: bytes) -> dict[str, str]:

@@ -25,6 +25,11 @@ class DamagedStream(StreamEnded):
     """Compressed data cannot be read further; the text says why."""
 
 
+def member_path(name: str) -> str:
+    """Return the path of an archive's member with "/", without leading "/" and without "." and ".." parts."""
+    return "/".join(part for part in name.split("/") if part not in ("", ".", ".."))
+
+
 @dataclass(slots=True)
 class Budget:
     """What an inspection may unpack, counted over all archives of one path.
