@@ -57,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] not in modules:
         print(f"flightwatch: there is no command {words[0]!r}; `flightwatch --help` lists them", file=sys.stderr)
         return ExitCode.USAGE
-    return _run(words[0], modules[words[0]], words[1:])
+    try:
+        return _run(words[0], modules[words[0]], words[1:])
+    except KeyboardInterrupt:
+        return 130
 
 
 def _run(name: str, module_name: str, words: list[str]) -> int:
@@ -86,8 +89,6 @@ def _run(name: str, module_name: str, words: list[str]) -> int:
     except FlightwatchError as error:
         print(f"flightwatch {name}: {error}", file=sys.stderr)
         return ExitCode.FAILED
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         # The reader (head, less) closed the pipe: not an error, and nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

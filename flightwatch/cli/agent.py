@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.sections import load_agent_settings
+from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.collectors.environment import Environment, environment_at
 from flightwatch.collectors.receiver_settings import ReceiverSettings, socket_path
 from flightwatch.collectors.redfish_settings import RedfishSettings
@@ -193,8 +194,7 @@ def run_agent(
     keys = control_keys(environment.settings.control_keys)
     commands = CommandReader(bus, node, keys, clock, os.path.join(state_dir(common), "commands_seen")) if keys else None
     agent = Agent(environment, sender, clock, sender.state, commands, settle=settle_memory)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop())
+    when_asked_to_stop(agent.stop)
     settle_memory()
     sender.start()
     logger.info("agent of node %s collects", node)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import threading
 from contextlib import ExitStack
-from types import FrameType
 
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.sections import load_settings
+from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.logs import configure
 from flightwatch.core.vocabulary import ExitCode
@@ -41,17 +40,14 @@ def run(arguments: argparse.Namespace) -> int:
     common, console = settings.section(CommonSettings), settings.section(ConsoleSettings)
     configure(common.log_level, common.log_format)
     stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    when_asked_to_stop(stop.set)
     host = arguments.host or console.host
     trusted = arguments.trust_network or console.trust_network
     clock = SystemClock()
     with ExitStack() as stack:
-        bound = bind_port(host, arguments.port or console.port, trust_network=trusted, next_free=False)
+        bound = bind_port(
+            host, console.port if arguments.port is None else arguments.port, trust_network=trusted, next_free=False
+        )
         stack.callback(bound.close)
         bus = open_bus(common.bus_url, settings.section(BusSettings), clock)
         stack.callback(bus.close)

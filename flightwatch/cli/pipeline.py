@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import threading
 from contextlib import ExitStack
 
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.sections import load_settings
+from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.core.logs import configure
 from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
@@ -42,8 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     common = settings.section(CommonSettings)
     configure(common.log_level, common.log_format)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    when_asked_to_stop(stop.set)
     with ExitStack() as stack:
         ingest = _open(stack, settings, common, stop)
         if ingest is not None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import threading
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
 from flightwatch.cli.sections import load_settings
+from flightwatch.cli.stopping import when_asked_to_stop
+from flightwatch.collectors.identity import checked_node_name
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.errors import FlightwatchError
 from flightwatch.core.logs import configure
@@ -65,12 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     common = settings.section(CommonSettings)
     configure(common.log_level, common.log_format)
     stop = threading.Event()
-
-    def ask_to_stop(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    signal.signal(signal.SIGTERM, ask_to_stop)
-    signal.signal(signal.SIGINT, ask_to_stop)
+    when_asked_to_stop(stop.set)
     with ExitStack() as stack:
         url = _start(stack, settings, common, arguments)
         print(f"READY {url}", flush=True)
@@ -83,12 +78,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments: argparse.Namespace) -> str:
     """Start all parts in order; `stack` stops them in reverse. Return the console's URL."""
     clock = SystemClock()
+    checked_node_name(common.node_name, "flightwatch.node" if common.node else "the host name")
     data_dir = Path(common.data_dir)
     lock = InstanceLock(data_dir)
     lock.acquire()
     stack.callback(lock.release)
     console = settings.section(ConsoleSettings)
-    bound = bind_port(console.host, arguments.port or console.port, trust_network=console.trust_network)
+    bound = bind_port(
+        console.host, console.port if arguments.port is None else arguments.port, trust_network=console.trust_network
+    )
     stack.callback(bound.close)
 
     bus = open_bus(common.bus_url, settings.section(BusSettings), clock)

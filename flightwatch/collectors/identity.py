@@ -25,7 +25,8 @@ def checked_node_name(name: str, key: str = "flightwatch.node") -> str:
     """
     if _NODE_NAME.fullmatch(name) is None:
         raise ConfigError(
-            f"{key} = {name!r} is not a node name: letters, digits, '.', '-' and '_', beginning with a letter or digit"
+            f"{key} = {name[:80]!r} is not a node name: up to 253 letters, digits, '.', '-' and '_', beginning with a"
+            " letter or digit"
         )
     return name
 

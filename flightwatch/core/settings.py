@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 import types
 import typing
@@ -25,6 +26,8 @@ from flightwatch.core.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "FLIGHTWATCH"
 T = TypeVar("T")
+#: Variables that Kubernetes sets in every container for a service called flightwatch-<section>.
+_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
 
 
 def setting(default: Any, meaning: str, *, secret: bool = False, minimum: float | None = None) -> Any:
@@ -81,7 +84,8 @@ def load(
 
     Raises
     ------
-    ConfigError: file unreadable, unknown section or key, wrong type, value below its minimum, secret in the file.
+    ConfigError: file unreadable, unknown section, key or variable, wrong type, value below its minimum, secret in the
+        file.
     """
     env = os.environ if environment is None else environment
     document = _read(file)
@@ -93,6 +97,7 @@ def load(
             raise ConfigError(f"{where}: unknown section [{name}]; known: {', '.join(sorted(kinds))}")
         if not isinstance(value, dict):
             raise ConfigError(f"{where}: {name} must be a section [{name}], not a value")
+    _refuse_unknown_variables(kinds, env)
     sections: dict[str, Any] = {}
     origins: list[Origin] = []
     for name, kind in kinds.items():
@@ -144,6 +149,24 @@ def _load_section(
 
 def _variable(section: str, key: str) -> str:
     return f"{ENVIRONMENT_PREFIX}_{section}_{key}".upper()
+
+
+def _refuse_unknown_variables(kinds: Mapping[str, type[Any]], env: Mapping[str, str]) -> None:
+    """Refuse variables that name a key no section has: a misspelt setting must not be passed over."""
+    for variable in sorted(env):
+        if _KUBERNETES.search(variable):
+            continue
+        for name, kind in kinds.items():
+            if not variable.startswith(_variable(name, "")):
+                continue
+            fields = dataclasses.fields(kind)
+            known = {_variable(name, field.name) for field in fields}
+            known |= {f"{_variable(name, field.name)}_FILE" for field in fields if field.metadata.get("secret")}
+            if variable not in known:
+                raise ConfigError(
+                    f"environment {variable}: there is no key {name}.{variable[len(_variable(name, '')) :].lower()};"
+                    f" known: {', '.join(sorted(field.name for field in fields))}"
+                )
 
 
 def _environment(section: str, key: str, secret: bool, env: Mapping[str, str]) -> tuple[str, str] | None:

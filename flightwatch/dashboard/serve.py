@@ -84,14 +84,16 @@ def bind_port(host: str, port: int, *, trust_network: bool, next_free: bool = Tr
 
     Raises
     ------
-    ConfigError: the address is not a loopback address and the network is not declared trusted; the address is not
-        one of this machine; no port is free.
+    ConfigError: not a port; the address is not a loopback address and the network is not declared trusted; the address
+        is not one of this machine; no port is free.
     """
     if not is_loopback(host) and not trust_network:
         raise ConfigError(
             f"console.host = {host} would show everything to everyone who can reach it, because there is no login:"
             " listen on 127.0.0.1, or declare the network trusted with console.trust_network = true"
         )
+    if not 1 <= port <= 65535:
+        raise ConfigError(f"console.port = {port} is not a port: 1 to 65535")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in range(port, min(port + (PORTS_TRIED if next_free else 1), 65536)):
         bound = socket.socket(family, socket.SOCK_STREAM)

@@ -118,6 +118,15 @@ def test_a_second_start_on_the_same_folder_is_refused(instance: Instance) -> Non
     assert done.stderr.count("\n") == 1
 
 
+def test_a_wrong_node_name_is_refused_at_the_start(tmp_path: Path) -> None:
+    environment = os.environ | {"FLIGHTWATCH_FLIGHTWATCH_NODE": "a;reboot"}
+    command = [sys.executable, "-m", "flightwatch.cli", "up", "--data-dir", str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert done.returncode == 2
+    assert "flightwatch.node = 'a;reboot' is not a node name" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
 def test_everything_private_is_the_owners_alone(instance: Instance) -> None:
     for path in (instance.folder, instance.folder / "flightwatch.sock", instance.folder / "control.db"):
         assert path.stat().st_mode & 0o077 == 0, path

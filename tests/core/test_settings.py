@@ -109,3 +109,16 @@ def test_template_is_toml_that_changes_nothing_and_shows_every_key(tmp_path: Pat
         for line in text.splitlines()
     )
     assert tomllib.loads(uncommented)["demo"]["count"] == 3
+
+
+def test_a_misspelt_variable_is_refused_and_kubernetes_own_are_not() -> None:
+    with pytest.raises(ConfigError, match=r"environment FLIGHTWATCH_DEMO_NMAE: there is no key demo\.nmae; known: .*"):
+        load(KINDS, None, {"FLIGHTWATCH_DEMO_NMAE": "x"})
+    others = {
+        "FLIGHTWATCH_DEMO_SERVICE_HOST": "10.0.0.1",
+        "FLIGHTWATCH_DEMO_SERVICE_PORT_HTTP": "80",
+        "FLIGHTWATCH_DEMO_PORT_80_TCP_ADDR": "10.0.0.1",
+        "FLIGHTWATCH_ELSEWHERE_KEY": "x",
+        "FLIGHTWATCH_DEMO_NAME": "given",
+    }
+    assert load(KINDS, None, others).section(Demo) == Demo(name="given")

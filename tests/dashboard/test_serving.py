@@ -83,6 +83,12 @@ def test_a_taken_port_gives_the_next_free_one() -> None:
         second.close()
 
 
+@pytest.mark.parametrize("port", [-4, 0, 65_536])
+def test_what_is_no_port_is_said(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"console.port = {port} is not a port"):
+        bind_port("127.0.0.1", port, trust_network=False)
+
+
 def test_the_local_socket_is_the_owners_alone_and_replaces_a_leftover(tmp_path: Path) -> None:
     path = tmp_path / "flightwatch.sock"
     bind_unix(path).close()
