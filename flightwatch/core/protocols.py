@@ -11,8 +11,8 @@ from typing import BinaryIO, Protocol, TypeAlias, runtime_checkable
 
 #: What a cell can hold. Times are int milliseconds since the epoch (UTC). None is "unknown".
 Value: TypeAlias = (
-    "None | bool | int | float | str | Sequence[int] | Sequence[str]"
-    " | Mapping[str, float] | Mapping[str, int] | Mapping[str, str]"
+    "bool | int | float | str | Sequence[int] | Sequence[str]"
+    " | Mapping[str, float] | Mapping[str, int] | Mapping[str, str] | None"
 )
 
 
@@ -72,20 +72,6 @@ class Collector(Protocol):
         ------
         NoData: the hardware or file is not on this machine.
         """
-
-
-@runtime_checkable
-class CaptureParser(Protocol):
-    """Reads recorded output of one tool; used by live collectors and by `flightwatch inspect`."""
-
-    name: str
-
-    def recognise(self, head: bytes) -> bool:
-        """Say from the first 64 KiB whether this parser can read the capture. Never raises."""
-
-    def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterable[Row | Note]:
-        """Yield rows and notes. Never raises on malformed input: yields a Note of level "error"
-        naming the place, and whatever could be read before and after it."""
 
 
 @dataclass(frozen=True, slots=True)

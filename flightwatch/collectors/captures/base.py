@@ -35,7 +35,7 @@ _JSON_SPACE = re.compile(r"[ \t\r\n\0]*")
 
 
 class Parser(Protocol):
-    """A capture parser (core.protocols.CaptureParser) with what it declares about itself.
+    """Reads recorded output of one tool, for live collectors and `flightwatch inspect`; says what it can carry.
 
     Attributes
     ----------
@@ -52,7 +52,8 @@ class Parser(Protocol):
         """Say from the first 64 KiB whether this parser can read the capture. Never raises."""
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterable[Row | Note]:
-        """Yield rows and notes; never raises on malformed input."""
+        """Yield rows and notes; never raises on malformed input: a Note of level "error" names the place, and what
+        could be read before and after it is yielded."""
 
 
 class TreeParser(Protocol):

@@ -104,7 +104,8 @@ TREE_PARSERS: tuple[tuple[str, str], ...] = (
 
 
 @cache
-def _load(target: str) -> object:
+def load(target: str) -> object:
+    """Return the one instance of a parser named "module:Class"; parsers keep nothing between captures."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(_HERE + module), name)()
 
@@ -112,14 +113,14 @@ def _load(target: str) -> object:
 def parsers() -> Iterator[Parser]:
     """Yield every parser in order, importing each only when it is reached; third parties' ones last."""
     for _, target in PARSERS:
-        yield cast(Parser, _load(target))
+        yield cast(Parser, load(target))
     yield from _third_party()
 
 
 def tree_parsers() -> Iterator[TreeParser]:
     """Yield every tree parser in order."""
     for _, target in TREE_PARSERS:
-        yield cast(TreeParser, _load(target))
+        yield cast(TreeParser, load(target))
 
 
 @cache

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Iterable
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.live_rows import LiveRows
 from flightwatch.core.errors import NoData, TransientError
-from flightwatch.core.protocols import CaptureContext, CaptureParser, Row
+from flightwatch.core.protocols import CaptureContext, Row
+
+if TYPE_CHECKING:
+    from flightwatch.collectors.captures.base import Parser
 
 
 class CommandCollector:
@@ -64,10 +66,9 @@ class CommandCollector:
 
     def _run(self, words: tuple[str, ...], target: str, memory: LiveRows, now_ms: int) -> list[Row]:
         output = self._environment.run_command(words, self._environment.settings.command_timeout_seconds)
-        module, _, name = target.partition(":")
-        parser = cast(
-            CaptureParser, getattr(importlib.import_module(f"flightwatch.collectors.captures.{module}"), name)()
-        )
+        from flightwatch.collectors.captures import registry  # an agent without this vendor's command never needs it
+
+        parser = cast("Parser", registry.load(target))
         command = " ".join(words)
         rows = memory.keep(parser.parse(io.BytesIO(output), CaptureContext(command, now_ms)), now_ms)
         if not any(row.table in ("device_samples", "sensor_samples") for row in rows):

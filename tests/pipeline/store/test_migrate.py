@@ -13,7 +13,7 @@ from flightwatch.core.clock import ManualClock
 from flightwatch.core.errors import ConfigError
 from flightwatch.pipeline.store.client import Store, open_store
 from flightwatch.pipeline.store.guard import ADMIN_TABLES, ROLLUPS, VIEWS
-from flightwatch.pipeline.store.layout import LATEST
+from flightwatch.pipeline.store.layout import LATEST, RETENTION
 from flightwatch.pipeline.store.migrate import Migration, applied, check, migrate, migrations
 from flightwatch.pipeline.store.render import Renderer
 from flightwatch.pipeline.store.settings import StoreSettings
@@ -134,6 +134,14 @@ def test_retention_follows_the_settings(empty: Store) -> None:
     assert sum(line.startswith("retention of training_scalars") for line in done) == 1
     assert migrate(again) == []
     again.close()
+
+
+def test_the_documented_retention_is_the_default_one() -> None:
+    defaults = StoreSettings()
+    for name, setting in RETENTION.items():
+        if name in TABLES:
+            assert TABLES[name].ttl_days == getattr(defaults, setting), name
+    assert TABLES["training_scalars"].ttl_days == defaults.history_days
 
 
 def test_expired_rows_go_and_kept_ones_stay(empty: Store) -> None:
