@@ -80,7 +80,9 @@ def summarise(items: Iterable[Item]) -> Summary:
             key = (sign["code"], sign["node"], sign["device"], sensor, None if sign["node"] else item.source)
             signs[key] = (item.source, sign)
     summary.devices = list(devices.values())
-    summary.incidents = group_events([*happened, *signs.values()])
+    told = {(source, values.get("code"), values.get("device")) for source, values in happened}
+    silent = [(at, sign) for at, sign in signs.values() if (at, sign["code"], sign["device"]) not in told]
+    summary.incidents = group_events([*happened, *silent])
     return summary
 
 
@@ -155,12 +157,13 @@ def render(summary: Summary, inspection: Inspection) -> list[str]:
 def _incidents(incidents: list[Incident]) -> list[str]:
     if not incidents:
         return ["", "No incidents."]
-    lines = ["", f"Incidents ({len(incidents)}), the worst first:"]
     groups: dict[tuple[object, ...], list[Incident]] = {}
     for incident in incidents:
         where = incident.node or incident.sources[:1]
         key = (str(where), incident.root, tuple(incident.consequences), incident.action, incident.severity)
         groups.setdefault(key, []).append(incident)
+    entries = f" in {len(groups)} entries, alike ones together" if len(groups) < len(incidents) else ""
+    lines = ["", f"Incidents ({len(incidents)}{entries}), the worst first:"]
     for number, alike in enumerate(groups.values(), 1):
         lines += _one(number, alike)
     return lines
@@ -181,7 +184,7 @@ def _one(number: int, alike: list[Incident]) -> list[str]:
         lines.append(f"   consequences: {clean(', '.join(incident.consequences))}")
     if incident.bystanders:
         lines.append(f"   also logged by (not the source): {clean(', '.join(incident.bystanders))}")
-    lines.append(f"   when: {clean(_when(incident))}")
+    lines.append(f"   when: {clean(_when(alike))}")
     lines.append(f"   do: {clean(incident.action)}")
     return lines
 
@@ -196,13 +199,16 @@ def _device_words(incident: Incident) -> str:
     return incident.device or ""
 
 
-def _when(incident: Incident) -> str:
-    times = "once" if incident.count == 1 else f"{incident.count} events"
-    if incident.first_ts is None:
-        return f"{times}, {incident.moment or 'time not in the capture'}"
-    if incident.last_ts == incident.first_ts:
-        return f"{times}, {iso_utc(incident.first_ts)}"
-    return f"{times}, {iso_utc(incident.first_ts)} to {iso_utc(incident.last_ts)}"
+def _when(alike: list[Incident]) -> str:
+    count = sum(incident.count for incident in alike)
+    times = "once" if count == 1 else f"{count} events"
+    first = [incident.first_ts for incident in alike if incident.first_ts is not None]
+    last = [incident.last_ts for incident in alike if incident.last_ts is not None]
+    if not first or not last:
+        return f"{times}, {alike[0].moment or 'time not in the capture'}"
+    if max(last) == min(first):
+        return f"{times}, {iso_utc(min(first))}"
+    return f"{times}, {iso_utc(min(first))} to {iso_utc(max(last))}"
 
 
 def _devices(devices: list[dict[str, Value]], incidents: list[Incident]) -> list[str]:

@@ -6,6 +6,7 @@ its severity and gets the action "look at the message".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -45,6 +46,10 @@ _MORE_ACTIONS = {
     "oom_device": "lower the batch or sequence size; restart the job",
     "remap_pending": "drain the node and reset the GPU, so that the row remap takes effect",
     "remap_failed": "isolate the node; the GPU has to be replaced (RMA): a row remap failed",
+    "repair_pending": "drain the node and reset the GPU, so that the repair takes effect",
+    "retire_pending": "drain the node and reset the GPU, so that the bad pages are retired",
+    "replace_memory": "isolate the node; the GPU has to be replaced (RMA): its memory can no longer be repaired",
+    "replace_sram": "isolate the node; the GPU has to be replaced (RMA): its SRAM error limit is reached",
     "ecc_uncorrected": "drain the node and reset the GPU; run a GPU diagnostic before it takes work again",
     "ecc_unreadable": "drain the node and reset the GPU: its ECC state cannot be read, so it may be faulty",
     "check_fan": "check the fan and the airflow",
@@ -66,11 +71,12 @@ ACTION_RANK: Mapping[str, int] = {
         ("reset_idle", "check_cable", "cool_module", "check_storage", "check_fan", "check_supply", "check_sensor",
          "cool", "host_stall", "crash", "recover_imex", "drain_peers"),
         ("reset_gpu", "drain_reset", "bus_reset", "reset_amd", "check_link", "reset_fabric", "fabric", "check_adapter",
-         "check_disk", "check_pcie", "check_power", "remap_pending", "ecc_uncorrected", "ecc_unreadable",
+         "check_disk", "check_pcie", "check_power", "remap_pending", "repair_pending",
+         "retire_pending", "ecc_uncorrected", "ecc_unreadable",
          "gpu_hang", "check_device"),
         ("reboot_node", "repair_host", "replace_dimm"),
         ("power_cycle",),
-        ("isolate_rma", "replace_amd", "remap_failed"),
+        ("isolate_rma", "replace_amd", "remap_failed", "replace_memory", "replace_sram"),
     ))
     for key in keys
 }  # fmt: skip
@@ -99,6 +105,10 @@ class Rule:
 
 
 _ANY = frozenset({"*"})
+#: The memory is beyond repair: what is pending, and what was counted, follows from it.
+_WORN_OUT = frozenset({"remap:failure", "memory:unrepairable", "sram:threshold_exceeded"})
+#: A repair was prepared: the errors that led to it are the same story.
+_PENDING = frozenset({"remap:pending", "repair:channel_pending", "repair:tpc_pending", "retire:pending"})
 
 
 def _free(family: str, kind: str, action: str, follows: frozenset[str] = frozenset(), meaning: str = "") -> Rule:
@@ -176,13 +186,24 @@ _RULES: Mapping[str, Rule] = {
     "cuda:error": _free("comm", "application", "device_error", meaning="CUDA error"),
     "cuda:out_of_memory": _free("comm", "application", "oom_device", meaning="device memory exhausted"),
     "elastic:rank_failed": _free("comm", "application", "device_error", _ANY, "a rank failed"),
-    "remap:pending": _free("ecc", "hardware", "remap_pending", frozenset({"remap:failure"}),
+    "remap:pending": _free("ecc", "hardware", "remap_pending", _WORN_OUT,
                            "a memory row remap waits for a reset"),
     "remap:failure": _free("ecc", "hardware", "remap_failed", meaning="a memory row remap failed"),
-    "ecc:uncorrected": _free("ecc", "hardware", "ecc_uncorrected", frozenset({"remap:pending", "remap:failure"}),
+    "ecc:uncorrected": _free("ecc", "hardware", "ecc_uncorrected", _WORN_OUT | _PENDING,
                              "uncorrected memory errors"),
-    "ecc:unreadable": _free("ecc", "hardware", "ecc_unreadable", frozenset({"remap:pending", "remap:failure"}),
+    "ecc:unreadable": _free("ecc", "hardware", "ecc_unreadable", _WORN_OUT | _PENDING,
                             "ECC state cannot be read"),
+    "repair:channel_pending": _free("ecc", "hardware", "repair_pending", _WORN_OUT,
+                                    "a memory channel repair waits for a reset"),
+    "repair:tpc_pending": _free("ecc", "hardware", "repair_pending", _WORN_OUT,
+                                "a repair of a processor cluster waits for a reset"),
+    "retire:pending": _free("ecc", "hardware", "retire_pending", _WORN_OUT, "page retirement waits for a reset"),
+    "memory:unrepairable": _free("ecc", "hardware", "replace_memory", meaning="the memory can no longer be repaired"),
+    "sram:threshold_exceeded": _free("ecc", "hardware", "replace_sram",
+                                     meaning="too many uncorrectable SRAM errors over the device's life"),
+    "reset:required": _free("ecc", "notice", "reset_gpu", _ANY, "the device asks for a reset"),
+    "memory:status": Rule("device", "hardware", "check_device", meaning="the detector reports the memory as not well"),
+    "metax:state": Rule("device", "hardware", "check_device", meaning="the device is not available"),
     "device:unreadable": Rule("device", "hardware", "gpu_hang", meaning="the device does not answer its tool"),
     "nvml:lost": Rule("device", "hardware", "gpu_hang", meaning="the device no longer answers the driver"),
     "npu:health": Rule("device", "hardware", "check_device", meaning="the device reports itself unhealthy"),
@@ -220,6 +241,14 @@ _FAMILIES: tuple[tuple[str, Rule], ...] = (
     ("edac:", _free("edac", "hardware", "watch_dimm")),
     ("hang:", _free("comm", "comm", "hang", meaning="a rank hangs")),
 )
+#: Words of the driver's recovery action to an action, the first that fits.
+_ASKED: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), action)
+    for pattern, action in (
+        (r"drain.*reset", "drain_reset"), (r"drain", "drain_peers"), (r"imex", "recover_imex"),
+        (r"bus reset", "bus_reset"), (r"reboot", "reboot_node"), (r"reset", "reset_gpu"), (r"^none$", "none"),
+    )
+)  # fmt: skip
 _LIBRARY = {
     "ib_completion": _free("comm", "link", "comm_path", meaning="RDMA transport error"),
     "async_event": _free("comm", "link", "comm_path", meaning="RDMA port event"),
@@ -241,6 +270,8 @@ def rule_of(code: str, attrs: Mapping[str, str]) -> Rule:
         fatal = {"true": True, "false": False}.get(attrs.get("fatal", ""))
         switch = sxid(int(rest), fatal)
         return Rule("nvswitch", switch.kind, switch.action, frozenset(), True, switch.name)
+    if code == "recovery_action":
+        return _free("ecc", "notice", _asked_for(attrs.get("action", "")), _ANY, "the driver asks for an action")
     if code in _HOST_RAS and ("mcgstatus" in attrs or "bank" in attrs or "place" in attrs):
         return _HOST_RAS[code]
     if code in _RULES:
@@ -251,6 +282,15 @@ def rule_of(code: str, attrs: Mapping[str, str]) -> Rule:
         if code.startswith(start):
             return rule
     return Rule(prefix, "notice", "look", needs_device=False)
+
+
+def _asked_for(words: str) -> str:
+    """Return the action that `nvidia-smi -q` names as "GPU Recovery Action"; its words differ between drivers."""
+    said = re.sub(r"[^a-z0-9]+", " ", words.lower()).strip()
+    for pattern, action in _ASKED:
+        if pattern.search(said):
+            return action
+    return "look"
 
 
 def text_of(value: Value) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from flightwatch.core.protocols import Value
 from flightwatch.core.vocabulary import EventSeverity
 from flightwatch.core.xid import xid
+from flightwatch.detectors.event_places import Places, address
 from flightwatch.detectors.event_rules import ACTION_RANK, ALL_ACTIONS, Rule, rule_of, text_of
 
 #: The same event on the same device within this time is a repetition, in milliseconds.
@@ -137,6 +138,12 @@ def group_events(events: Iterable[tuple[str, Mapping[str, Value]]]) -> list[Inci
     Incidents, the worst first, then by node and time.
     """
     found = [_event(order, source, values) for order, (source, values) in enumerate(events)]
+    places = Places()
+    for event in found:
+        places.learn(event.node or event.source, event.device, event.pci)
+    for event in found:
+        machine = event.node or event.source
+        event.place = places.name(machine, event.device, event.pci, event.rule.family, event.attrs)
     incidents: list[Incident] = []
     domains: dict[tuple[str | None, tuple[str, ...]], list[_Event]] = {}
     for event in found:
@@ -165,7 +172,7 @@ def _event(order: int, source: str, values: Mapping[str, Value]) -> _Event:
     domain, moment_ms = _moment(order, source, name, stamp, attrs)
     rule = rule_of(code, attrs)
     return _Event(
-        order, domain, moment_ms, name, _place(index, pci, rule, attrs), index, pci, code,
+        order, domain, moment_ms, name, "", index, pci, code,
         text_of(values.get("severity")) or "warning", text_of(values.get("message")), stamp, attrs, rule,
         rank if isinstance(rank := values.get("rank"), int) else None, source,
     )  # fmt: skip
@@ -191,24 +198,6 @@ def _moment(
     return ("order", source), float(order)
 
 
-def _place(device: int | None, pci: str, rule: Rule, attrs: Mapping[str, str]) -> str:
-    """Name what an event is about; events are grouped when it is equal, or empty on one side."""
-    if pci:
-        return _address(pci)
-    if device is not None:
-        return f"#{device}"
-    if rule.family in ("segfault", "stall", "oom"):
-        return f"process {attrs.get('process', '')}/{attrs.get('pid', '')}"
-    return ""
-
-
-def _address(pci: str) -> str:
-    """Write a PCI address in one way: "00000000:86:00.0", "0000:86:00" and "86:00.0" are the same place."""
-    parts = pci.lower().split(".")[0].split(":")
-    domain = parts[0].lstrip("0") if len(parts) > 2 else ""
-    return ":".join([domain, *parts[-2:]])
-
-
 def _groups(events: Sequence[_Event]) -> list[_Group]:
     groups: list[_Group] = []
     harmless: list[_Event] = []
@@ -232,7 +221,11 @@ def _groups(events: Sequence[_Event]) -> list[_Group]:
 
 
 def _home(event: _Event, groups: Sequence[_Group]) -> _Group | None:
-    """Find the group an event belongs to: the latest that fits."""
+    """Find the group an event belongs to: the one that it began, else the latest that fits."""
+    for group in reversed(groups[-200:]):
+        began = group.events[0].code == event.code and group.place == event.place
+        if began and group.family == event.rule.family and event.moment_ms - group.last_ms <= REPEAT_MS:
+            return group
     for group in reversed(groups[-200:]):
         if group.family != event.rule.family:
             continue
@@ -288,11 +281,11 @@ def _incident(group: _Group) -> Incident:
         words.append(xid(int(root[4:])).severity.value)
     severity = max(words, key=lambda word: _SEVERITY_RANK.get(word, _WARNING))
     pci = root_event.pci or next((event.pci for event in events if event.pci), "")
-    place = _address(pci) if pci else ""
+    place = address(pci) if pci else ""
     indices = [
         event.device for event in events if event.device is not None and event.place in (place, root_event.place)
     ]
-    others = dict.fromkeys(event.pci for event in events if event.pci and _address(event.pci) != place)
+    others = dict.fromkeys(event.pci for event in events if event.pci and address(event.pci) != place)
     return Incident(
         root=root,
         consequences=[code for code in codes if code != root],

@@ -125,3 +125,25 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["inspect"])
     assert stop.value.code == 2
+
+
+def test_alike_incidents_are_told_once_and_counted_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(
+        "".join(
+            f"Mar  3 04:11:0{second} gpu-17 kernel: NVRM: Xid (PCI:0000:{bus}:00): 74, NVLink error\n"
+            for second, bus in enumerate(("4e", "0f", "4e"))
+        )
+    )
+    out = run(capsys, str(path), "--summary", "--at", "2026-03-04")[1]
+    assert "Incidents (2 in 1 entries, alike ones together)" in out
+    assert "when: 3 events, 2026-03-03T04:11:00.000Z to 2026-03-03T04:11:02.000Z" in out
+
+
+def test_a_fault_told_as_event_and_as_value_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
+    path = SAMPLES / "devices" / "samples" / "nvidia_smi_610.xml"
+    out = json.loads(run(capsys, str(path), "--summary", "--format", "json")[1])
+    found = {incident["root"]: incident for incident in out["incidents"]}
+    assert sorted(found) == ["remap:pending", "repair:channel_pending"]
+    assert (found["remap:pending"]["count"], found["remap:pending"]["device"]) == (1, 0)
+    assert "look at the message" not in {incident["action"] for incident in out["incidents"]}

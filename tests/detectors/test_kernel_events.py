@@ -254,3 +254,73 @@ def test_catalogue() -> None:
 def test_host_memory_errors_are_not_gpu_errors() -> None:
     assert rule_of("ras:ce", {"bank": "17"}).family == "rasdaemon"
     assert rule_of("ras:ce", {"block": "umc"}).family == "amdgpu"
+
+
+@pytest.mark.parametrize(
+    ("code", "action"),
+    [
+        ("repair:channel_pending", "repair_pending"),
+        ("repair:tpc_pending", "repair_pending"),
+        ("retire:pending", "retire_pending"),
+        ("memory:unrepairable", "replace_memory"),
+        ("sram:threshold_exceeded", "replace_sram"),
+        ("reset:required", "reset_gpu"),
+        ("memory:status", "check_device"),
+        ("metax:state", "check_device"),
+    ],
+)
+def test_what_device_reports_ask_for_has_an_action(code: str, action: str) -> None:
+    (one,) = group(event(code, pci=A))
+    assert one.action_key == action
+    assert one.meaning
+
+
+@pytest.mark.parametrize(
+    ("words", "action"),
+    [
+        ("Reset", "reset_gpu"),
+        ("GPU Reset Required", "reset_gpu"),
+        ("Reboot", "reboot_node"),
+        ("Drain P2P", "drain_peers"),
+        ("Drain and Reset", "drain_reset"),
+        ("Bus Reset", "bus_reset"),
+        ("Recover IMEX Domain", "recover_imex"),
+        ("Something New", "look"),
+    ],
+)
+def test_recovery_action_of_a_device_report(words: str, action: str) -> None:
+    assert rule_of("recovery_action", {"action": words}).action == action
+
+
+def test_worn_out_memory_is_the_root_of_what_is_pending() -> None:
+    (one,) = group(
+        event("remap:pending", pci=A), event("recovery_action", pci=A, action="Reboot"),
+        event("sram:threshold_exceeded", pci=A, severity="critical"), event("ecc:uncorrected", pci=A),
+    )  # fmt: skip
+    assert (one.root, one.action_key) == ("sram:threshold_exceeded", "replace_sram")
+
+
+def test_index_and_address_of_one_device_are_one_place() -> None:
+    (one,) = group(
+        event("repair:channel_pending", pci=A, device="0"), event("ecc:uncorrected", device="0"),
+    )  # fmt: skip
+    assert (one.root, one.consequences, one.device) == ("repair:channel_pending", ["ecc:uncorrected"], 0)
+    # Without a node the index of another capture is another machine's.
+    both = group_events([("x", event("repair:channel_pending", pci=A, device="0", node=None)),
+                         ("y", event("ecc:uncorrected", device="0", node=None))])  # fmt: skip
+    assert len(both) == 2
+
+
+def test_an_index_with_two_addresses_stays_an_index() -> None:
+    assert len(group(
+        event("repair:channel_pending", pci=A, device="0"), event("retire:pending", pci=B, device="0"),
+        event("ecc:uncorrected", device="0"),
+    )) == 3  # fmt: skip
+
+
+def test_a_repetition_joins_what_it_began() -> None:
+    first, second = group(
+        event("remap:pending", pci=A), event("repair:channel_pending", pci=A), event("reset:required", pci=A),
+        event("remap:pending", pci=A),
+    )  # fmt: skip
+    assert {(i.root, i.count) for i in (first, second)} == {("remap:pending", 2), ("repair:channel_pending", 2)}
