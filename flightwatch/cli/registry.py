@@ -9,6 +9,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("config", "flightwatch.cli.config", "check the configuration, or write a commented file"),
     ("console", "flightwatch.cli.console", "serve the console alone"),
     ("dead", "flightwatch.cli.dead", "what could not be stored, and another try for it"),
+    ("detect", "flightwatch.cli.detect", "run the detectors over the live store"),
     ("hang", "flightwatch.cli.hang", "who stopped a hung job, from dumps and logs"),
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.collectors.profiler.settings import ProfilerSettings
 from flightwatch.collectors.receiver_settings import ReceiverSettings
 from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
@@ -21,6 +22,7 @@ AGENT_SECTIONS: dict[str, type[Any]] = {
     "agent": AgentSettings,
     "redfish": RedfishSettings,
     "receiver": ReceiverSettings,
+    "profiler": ProfilerSettings,
     "bus": BusSettings,
     "spool": SpoolSettings,
 }
@@ -29,6 +31,8 @@ SERVER_SECTIONS: dict[str, str] = {
     "store": "flightwatch.pipeline.store.settings:StoreSettings",
     "control": "flightwatch.pipeline.control.settings:ControlSettings",
     "ingest": "flightwatch.pipeline.ingest.settings:IngestSettings",
+    "detect": "flightwatch.pipeline.detection.settings:DetectSettings",
+    "profiles": "flightwatch.pipeline.profiles.settings:ProfilesSettings",
     "console": "flightwatch.dashboard.settings:ConsoleSettings",
 }
 

@@ -23,7 +23,8 @@ def op(rank: int, kind: str, name: str, dur: float, **more: object) -> dict[str,
 def test_parts_are_sorted_by_kind_and_unknown_parts_stay_unknown() -> None:
     rows = [
         op(0, "compute", "forward", 10.0), op(0, "compute", "backward", 20.0), op(0, "compute", "optimizer-step", 3.0),
-        op(0, "comm", "all_reduce", 7.0, axis="dp"), op(0, "comm", "send", 2.0, axis="pp"), op(0, "idle", "bubble", 5.0),
+        op(0, "comm", "all_reduce", 7.0, axis="dp"), op(0, "comm", "send", 2.0, axis="pp"),
+        op(0, "idle", "bubble", 5.0),
         op(0, "io", "data_next", 1.0), op(1, "compute", "forward", 11.0),
     ]  # fmt: skip
     steps = steps_from_ops(pd.DataFrame(rows)).set_index("rank")

@@ -35,8 +35,8 @@ def test_the_artificially_slow_worker_and_not_the_long_last_stage() -> None:
     )  # fmt: skip
     places = rows.drop_duplicates("rank")
     placements = pd.DataFrame(
-        {"ts": START_MS, "job": "ar", "run": "1", "rank": places["rank"].astype(float), "dp": places["dp_rank"].astype(float),
-         "pp": places["stage"].astype(float)}
+        {"ts": START_MS, "job": "ar", "run": "1", "rank": places["rank"].astype(float),
+         "dp": places["dp_rank"].astype(float), "pp": places["stage"].astype(float)}
     )  # fmt: skip
     findings = run_detectors(all_detectors(), {"op_timings": ops, "placements": placements}).findings
     assert {one.rank for one in findings if one.blames_hardware} == {0}
@@ -59,7 +59,8 @@ def test_the_gradient_norm_before_the_loss_spike() -> None:
     text = (INPUTS / "j_training" / "bloom176B_spike_iter31219.log").read_text(encoding="utf-8")
     found = re.findall(r"iteration\s+(\d+)/.*?lm loss:\s*(\S+).*?grad norm:\s*(\S+)", text)
     rows = [
-        {"ts": START_MS + int(step) * 1e5, "job": "b", "run": "1", "step": float(step), "rank": -1.0, "name": name, "value": float(value)}
+        {"ts": START_MS + int(step) * 1e5, "job": "b", "run": "1", "step": float(step), "rank": -1.0,
+         "name": name, "value": float(value)}
         for step, loss, norm in found
         for name, value in (("lm loss", loss), ("grad norm", norm))
     ]  # fmt: skip

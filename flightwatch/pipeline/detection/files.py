@@ -75,6 +75,12 @@ def read_table(name: str, path: Path) -> ReadTable:
     return read
 
 
+def frame_of(name: str, table: pa.Table) -> pd.DataFrame:
+    """Return an Arrow table of the store as a frame by the conventions of `detectors.contract`."""
+    read = ReadTable(name, pd.DataFrame())
+    return _frame(table, TABLES[name], read, name) if table.num_rows else pd.DataFrame(columns=table.column_names)
+
+
 def _read_csv(path: Path, table: Table, problems: list[str]) -> pa.Table:
     """Read a CSV; typed by the catalogue where every cell fits, else as text that is converted cell by cell."""
     skipped: list[int] = []
@@ -196,9 +202,14 @@ def _words(name: str, values: pa.ChunkedArray, read: ReadTable, path: str) -> pd
     del name, read, path
     text = values.combine_chunks().cast(pa.string()).dictionary_encode()
     categories = text.dictionary.to_pylist()
-    codes = text.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = np.array(text.indices.fill_null(-1).to_numpy(zero_copy_only=False))
+    if "" in categories:
+        # The store writes unknown words as empty ones.
+        empty = categories.index("")
+        codes = np.where(codes == empty, -1, codes - (codes > empty))
+        categories.pop(empty)
     if len(categories) > 0.5 * len(codes):
-        return np.asarray(values.to_pandas().astype(object))
+        return np.array([None if code < 0 else categories[code] for code in codes.tolist()], dtype=object)
     return pd.Categorical.from_codes(codes, categories)
 
 

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     job = Job(tp=4, pp=2, dp=4, step_ms=1500)
     frames = build("x", Cluster(nodes=4), job, [Fault("slow_gpu", 1, 3, start_step=60, severity=0.25)], 3, 120).frames
     steps = frames["rank_steps"].copy()
-    axes = [name for name in steps if name.startswith("comm_by_axis_us.")]
+    axes = [str(name) for name in steps if str(name).startswith("comm_by_axis_us.")]
     steps["comm_by_axis_us"] = [
         json.dumps(dict(zip("tdp", map(float, row), strict=False))) for row in steps[axes].to_numpy()
     ]

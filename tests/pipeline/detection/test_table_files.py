@@ -45,7 +45,8 @@ def test_maps_are_flattened_from_csv_and_parquet(tmp_path: Path) -> None:
 def test_parquet_timestamps_dictionaries_and_booleans(tmp_path: Path) -> None:
     table = pa.table(
         {
-            "ts": pa.array([1_700_000_000_123], type=pa.timestamp("ms", tz="UTC")), "node": pa.array(["a"]).dictionary_encode(),
+            "ts": pa.array([1_700_000_000_123], type=pa.timestamp("ms", tz="UTC")),
+            "node": pa.array(["a"]).dictionary_encode(),
             "device": pa.array([3], type=pa.uint16()), "remap_pending": [True],
             "ecc_corrected_total": pa.array([2**64 - 1], type=pa.uint64()),
         }
