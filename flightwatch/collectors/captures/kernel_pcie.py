@@ -122,7 +122,8 @@ def _mce(message: str, cpu: str, bank: str, status: int) -> KernelEvent:
         # Without the valid bit the register says nothing about how bad it was.
         attrs["severity"] = "unknown"
         return KernelEvent("mce:unknown", _W, words(message), attrs)
-    if status >> 61 & 1:
+    # Uncorrected, or processor context corrupt.
+    if status >> 61 & 1 or status >> 57 & 1:
         return KernelEvent("mce:uncorrected", _C, words(message), attrs)
     return KernelEvent("mce:corrected", _W, words(message), attrs)
 

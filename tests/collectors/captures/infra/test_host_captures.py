@@ -111,6 +111,23 @@ def test_machine_checks_by_status_bits(sample: Read) -> None:
     assert (second["code"], second["severity"], second["ts"]) == ("mce:corrected", "warning", None)
 
 
+def test_a_storm_of_machine_checks_hides_no_other_line(text: Read) -> None:
+    check = (
+        "Mar  3 04:11:{0:02d} gpu-17 kernel: mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 7: bc00000000010090\n"
+        "Mar  3 04:11:{0:02d} gpu-17 kernel: mce: [Hardware Error]: TSC 0 ADDR 123456{0} MISC 86 \n"
+    )
+    found = text(
+        "".join(check.format(second) for second in range(20))
+        + "Mar  3 04:11:21 gpu-17 kernel: NVRM: Xid (PCI:0000:4e:00): 79, pid=1, GPU has fallen off the bus.\n"
+        + "Mar  3 04:11:22 gpu-17 kernel: {1}[Hardware Error]: Hardware error from APEI Generic Source: 5\n"
+        + "Mar  3 04:11:22 gpu-17 kernel: {1}[Hardware Error]: event severity: fatal\n"
+    )
+    assert found.codes.count("mce:uncorrected") == 20
+    assert [code for code in found.codes if not code.startswith("mce")] == ["xid:79", "apei:fatal"]
+    first = found.of("events")[0]
+    assert (first["node"], first["attrs"]["addr"], first["attrs"]["clock"]) == ("gpu-17", "1234560", "Mar 3 04:11:00")
+
+
 def test_facility_csv(sample: Read) -> None:
     found = sample("facility_wide.csv")
     readings = {(row["label"], row["ts"]): row for row in found.of("facility_samples")}
