@@ -51,7 +51,7 @@ system-packages:
 
 # Demo -------------------------------------------------------------------------------------------------------------
 
-demo: export FLIGHTWATCH_CONSOLE_PORT = $(or $(FLIGHTWATCH_PORT),8080)
+demo demo-check: export FLIGHTWATCH_CONSOLE_PORT = $(or $(FLIGHTWATCH_PORT),8080)
 demo: $(VENV)/.server
 	$(BIN)/python -m flightwatch.cli up --data-dir .demo
 

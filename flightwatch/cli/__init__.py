@@ -66,23 +66,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, module_name: str, words: list[str]) -> int:
     try:
         module = cast(CommandModule, importlib.import_module(module_name))
+        parser = argparse.ArgumentParser(
+            prog=f"flightwatch {name}",
+            description=module.HELP,
+            epilog=module.EPILOG,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(parser)
+        return int(module.run(parser.parse_args(words)))
     except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("flightwatch"):
+        # Commands import their parts when they are called; the base install has no third-party package.
+        if error.name is None or error.name.partition(".")[0] == "flightwatch":
             raise
         print(
             f"flightwatch {name}: needs the Python package {error.name!r}: pip install 'flightwatch[server]'",
             file=sys.stderr,
         )
         return ExitCode.FAILED
-    parser = argparse.ArgumentParser(
-        prog=f"flightwatch {name}",
-        description=module.HELP,
-        epilog=module.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    module.add_arguments(parser)
-    try:
-        return int(module.run(parser.parse_args(words)))
     except ConfigError as error:
         print(f"flightwatch {name}: {error}", file=sys.stderr)
         return ExitCode.USAGE

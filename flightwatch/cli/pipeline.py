@@ -15,8 +15,8 @@ from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
-from flightwatch.pipeline.control import open_control
 from flightwatch.pipeline.control.agents import AgentKeys
+from flightwatch.pipeline.control.database import open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.common_settings import CommonSettings, local_path, local_url
 from flightwatch.cli.sections import load_settings
 from flightwatch.core.clock import SystemClock, iso_utc
 from flightwatch.core.errors import ConfigError, Refused
 from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
-from flightwatch.pipeline.control import open_control
+from flightwatch.pipeline.control.database import open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.store import maintenance
 from flightwatch.pipeline.store.client import Store, open_store
@@ -48,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     common = settings.section(CommonSettings)
     url, control_url = common.store_url, common.control_url
     if arguments.data_dir:
-        folder = Path(arguments.data_dir).absolute()
-        url, control_url = f"chdb:///{folder}/store", f"sqlite:///{folder}/{_CONTROL_FILE}"
+        url = local_url("chdb", arguments.data_dir, "store")
+        control_url = local_url("sqlite", arguments.data_dir, _CONTROL_FILE)
     store = open_store(url, settings.section(StoreSettings))
     try:
         return _do(arguments, store, control_url, settings)
@@ -94,7 +93,7 @@ def _backup(store: Store, name: str | None, control_url: str, settings: Loaded) 
 def _restore(store: Store, name: str | None, control_url: str) -> None:
     if not name:
         raise ConfigError("restore needs --name NAME")
-    control_file = Path("/" + urlsplit(control_url).path.lstrip("/"))
+    control_file = local_path(control_url)
     restores_control = urlsplit(control_url).scheme == "sqlite"
     if restores_control and control_file.exists():
         raise Refused(f"{control_file} exists: restore into an empty data folder")

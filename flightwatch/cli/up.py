@@ -28,7 +28,7 @@ from flightwatch.dashboard.settings import ConsoleSettings
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.bus.topics import setup_topics
-from flightwatch.pipeline.control import open_control
+from flightwatch.pipeline.control.database import open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flightwatch.core.clock import Clock
-from flightwatch.pipeline.control import Control, open_control
+from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from tests.conftest import free_port
 

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 
 from flightwatch.core.clock import Clock, ManualClock
 from flightwatch.core.errors import ConfigError, StaleGeneration, TransientError
-from flightwatch.pipeline.control import Control, open_control
+from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.outbox import Entry
 from flightwatch.pipeline.control.schema import METADATA, OUTBOX
 from flightwatch.pipeline.control.settings import ControlSettings
