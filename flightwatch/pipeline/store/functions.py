@@ -127,24 +127,26 @@ def verdict(name: str, category: str) -> tuple[bool, str]:
 
 
 @cache
-def verdicts() -> dict[str, tuple[bool, str]]:
-    """Return the reviewed list: name to (allowed, reason)."""
+def _reviewed() -> tuple[tuple[str, bool, str, bool], ...]:
+    """Return the lines of functions.tsv: name, allowed, reason, whether it is an aggregate."""
     text = resources.files("flightwatch.pipeline.store").joinpath("functions.tsv").read_text(encoding="utf-8")
     lines = (line.split("\t") for line in text.splitlines() if line and not line.startswith("#"))
-    return {name: (word == "allow", reason) for name, word, reason, _ in lines}
+    return tuple((name, word == "allow", reason, kind == "aggregate") for name, word, reason, kind in lines)
+
+
+def verdicts() -> dict[str, tuple[bool, str]]:
+    """Return the reviewed list: name to (allowed, reason)."""
+    return {name: (allowed, reason) for name, allowed, reason, _ in _reviewed()}
 
 
 @cache
 def _allowed() -> tuple[frozenset[str], frozenset[str]]:
-    text = resources.files("flightwatch.pipeline.store").joinpath("functions.tsv").read_text(encoding="utf-8")
-    scalars: set[str] = set()
-    aggregates: set[str] = set()
-    for line in text.splitlines():
-        if line and not line.startswith("#"):
-            name, word, _, kind = line.split("\t")
-            if word == "allow":
-                (aggregates if kind == "aggregate" else scalars).add(name.lower())
-    return frozenset(scalars), frozenset(aggregates)
+    """Return the names of allowed scalar and aggregate functions in lower case."""
+    names = [(name.lower(), aggregate) for name, allowed, _, aggregate in _reviewed() if allowed]
+    return (
+        frozenset(name for name, aggregate in names if not aggregate),
+        frozenset(name for name, aggregate in names if aggregate),
+    )
 
 
 def is_allowed(name: str) -> bool:
