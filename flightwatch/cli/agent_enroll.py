@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.common_settings import CommonSettings, local_path
 from flightwatch.collectors.identity import checked_node_name, load_identity, make_identity
 from flightwatch.core.errors import FlightwatchError
 from flightwatch.core.vocabulary import ExitCode
@@ -55,8 +54,8 @@ def enroll(common: CommonSettings, node: str | None, public_key: str | None, reg
 
 def control_is_local(common: CommonSettings) -> bool:
     """Say whether this machine has the control database: its SQLite file, or the address of a server."""
-    parts = urlsplit(common.control_url)
-    return parts.scheme != "sqlite" or Path("/" + unquote(parts.path).lstrip("/")).exists()
+    url = common.control_url
+    return urlsplit(url).scheme != "sqlite" or local_path(url).exists()
 
 
 def register_with(config: str | None) -> Register:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
 
 from flightwatch.core.settings import setting
 
@@ -29,14 +32,24 @@ class CommonSettings:
     @property
     def bus_url(self) -> str:
         """Bus URL with the default filled in."""
-        return self.bus or f"sqlite:///{self.data_dir}/bus"
+        return self.bus or local_url("sqlite", self.data_dir, "bus")
 
     @property
     def store_url(self) -> str:
         """Store URL with the default filled in."""
-        return self.store or f"chdb:///{self.data_dir}/store"
+        return self.store or local_url("chdb", self.data_dir, "store")
 
     @property
     def control_url(self) -> str:
         """Control database URL with the default filled in."""
-        return self.control or f"sqlite:///{self.data_dir}/control.db"
+        return self.control or local_url("sqlite", self.data_dir, "control.db")
+
+
+def local_url(scheme: str, *parts: str) -> str:
+    """Return the URL of a path on this machine; relative to the working folder, with odd characters escaped."""
+    return f"{scheme}:///{quote(os.path.abspath(os.path.join(*parts)).lstrip('/'))}"
+
+
+def local_path(url: str) -> Path:
+    """Return the path that `local_url` was given."""
+    return Path("/" + unquote(urlsplit(url).path).lstrip("/"))

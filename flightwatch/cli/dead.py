@@ -6,10 +6,9 @@ import argparse
 import base64
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.common_settings import CommonSettings, local_url
 from flightwatch.cli.sections import load_settings
 from flightwatch.cli.sql import ask
 from flightwatch.core.clock import SystemClock, iso_utc, parse_iso_utc
@@ -111,7 +110,7 @@ def _readable(letter: Letter) -> dict[str, Any]:
 
 
 def _replay(letters: list[Letter], settings: Loaded, common: CommonSettings, data_dir: str | None) -> int:
-    url = f"sqlite:///{Path(data_dir).absolute()}/bus" if data_dir else common.bus_url
+    url = local_url("sqlite", data_dir, "bus") if data_dir else common.bus_url
     bus = open_bus(url, settings.section(BusSettings))
     failed = rows = 0
     try:

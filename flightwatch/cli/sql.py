@@ -8,7 +8,7 @@ import socket
 import sys
 from pathlib import Path
 
-from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.common_settings import CommonSettings, local_path, local_url
 from flightwatch.cli.local_client import LocalClient, error_text
 from flightwatch.cli.sections import load_settings
 from flightwatch.core.errors import ConfigError, FlightwatchError, Refused
@@ -58,7 +58,7 @@ def ask(text: str, form: str, settings: Loaded, data_dir: str | None = None) -> 
     """
     common = settings.section(CommonSettings)
     folder = data_dir or common.data_dir
-    store_url = f"chdb:///{Path(folder).absolute()}/store" if data_dir else common.store_url
+    store_url = local_url("chdb", folder, "store") if data_dir else common.store_url
     answer = _ask_instance(folder, text, form) if store_url.startswith("chdb:") else None
     return _ask_store(store_url, settings, text, form) if answer is None else answer
 
@@ -101,8 +101,8 @@ def _ask_store(url: str, settings: Loaded, text: str, form: str) -> bytes:
     from flightwatch.pipeline.store.people import run_people_sql
     from flightwatch.pipeline.store.settings import StoreSettings
 
-    if url.startswith("chdb:") and not Path("/" + url.removeprefix("chdb:").lstrip("/")).is_dir():
-        raise Refused(f"there is no store at {url} and nothing runs there; `flightwatch up` starts it")
+    if url.startswith("chdb:") and not local_path(url).is_dir():
+        raise Refused(f"there is no store at {local_path(url)} and nothing runs there; `flightwatch up` starts it")
     store = open_store(url, settings.section(StoreSettings))
     try:
         if check(store):

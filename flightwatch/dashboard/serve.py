@@ -107,7 +107,8 @@ def bind_port(host: str, port: int, *, trust_network: bool, next_free: bool = Tr
                 continue
             raise ConfigError(f"console.host = {host}: cannot listen there: {error.strerror}") from error
         return bound
-    raise ConfigError(f"console.port = {port}: no free port from there on")
+    tried = f"no free port from there to {candidate}" if next_free else "it is taken"
+    raise ConfigError(f"console.port = {port}: {tried}")
 
 
 def bind_unix(path: Path) -> socket.socket:

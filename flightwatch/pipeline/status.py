@@ -81,7 +81,7 @@ class StatusProbe:
             "components": dict(self._components()),
             "rows_per_second": sum(row["rows_per_second"] for row in tables),
             "newest_row_age_seconds": min(ages) if ages else None,
-            "lag_seconds": max(lags) if lags else None,
+            "lag_seconds": max(lags) if lags and not bus_notice else None,
             "partitions": partitions,
             "tables": [row | {"last_ts": iso_utc(row["last_ts"])} for row in tables],
             "coverage": page_reads.coverage(self._store),

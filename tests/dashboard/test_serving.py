@@ -76,7 +76,7 @@ def test_a_taken_port_gives_the_next_free_one() -> None:
     second = bind_port("127.0.0.1", first.getsockname()[1], trust_network=False)
     try:
         assert second.getsockname()[1] > first.getsockname()[1]
-        with pytest.raises(ConfigError, match="no free port"):
+        with pytest.raises(ConfigError, match="it is taken"):
             bind_port("127.0.0.1", first.getsockname()[1], trust_network=False, next_free=False)
     finally:
         first.close()
