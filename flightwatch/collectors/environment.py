@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from flightwatch.collectors.device_board import DeviceBoard
 from flightwatch.collectors.fact_board import FactBoard
 from flightwatch.collectors.ownership.board import OwnerBoard
 from flightwatch.collectors.port_board import PortBoard
@@ -31,6 +32,7 @@ class Environment:
     summary: where collectors leave their part of the `node_samples` row.
     facts: where collectors leave configuration values.
     ports: where collectors leave columns for a port's next row.
+    devices: which device index stands at which PCI address.
     owners: which job and rank owns each device.
     redfish: the section `[redfish]`.
     receiver: the section `[receiver]`, with the path of its socket decided.
@@ -48,6 +50,7 @@ class Environment:
     summary: NodeSummary = field(default_factory=NodeSummary)
     facts: FactBoard = field(default_factory=FactBoard)
     ports: PortBoard = field(default_factory=PortBoard)
+    devices: DeviceBoard = field(default_factory=DeviceBoard)
     owners: OwnerBoard = field(default_factory=OwnerBoard)
     redfish: RedfishSettings = field(default_factory=RedfishSettings)
     receiver: ReceiverSettings = field(default_factory=ReceiverSettings)

@@ -113,6 +113,7 @@ class KernelLogCollector:
             if self._parse is None:
                 self._parse = captures_parser()
             rows.extend(self._parse(lines))
+            self._environment.devices.fill(rows)
         self._save()
         return rows
 

@@ -51,6 +51,7 @@ class LiveRows:
             elif item.table == "config_facts":
                 self._fact(item.values, facts)
             elif item.table == "inventory":
+                self._environment.devices.learn(self._source, item.values)
                 if self._changed(item.values):
                     kept.append(self._stamped(item, now_ms))
             elif item.table == "events":

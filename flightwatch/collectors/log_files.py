@@ -1,12 +1,15 @@
-"""New lines of log files (fabric manager, syslog, job logs) as `events`, across rotation.
+"""New lines of log files (fabric manager, syslog, job logs) as `events` and `training_scalars`, across rotation.
 
 Reading begins at the end of a file that is seen for the first time, goes on where it stopped after a
 restart of the agent, finishes a rotated file before its successor, and starts again in a truncated one.
-Training scalars are not taken from files: the probe measures them.
+Scalars are taken only from the files that `training_log_files` names and only while one job alone owns this
+node's devices: otherwise nothing says whose they are, and where the probe runs it measures them. Timers are
+not taken, since a log does not say whose rank they are.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import json
 import os
@@ -37,6 +40,7 @@ class _Followed:
     inode: int
     offset: int
     lines: LogLines
+    is_training: bool = False
     rest: bytes = b""
     number: int = 0
 
@@ -66,13 +70,15 @@ class _Positions:
 
 
 class LogFilesCollector:
-    """Follows the files that the setting `log_files` names."""
+    """Follows the files that the settings `log_files` and `training_log_files` name."""
 
     name = "logs"
 
     def __init__(self, environment: Environment) -> None:
         self.interval_seconds = environment.settings.sysfs_interval_seconds
-        self._patterns = environment.settings.log_files
+        self._environment = environment
+        self._training = environment.settings.training_log_files
+        self._patterns = (*environment.settings.log_files, *self._training)
         self._live = environment.live
         self._files: dict[str, _Followed] = {}
         self._positions = (
@@ -95,6 +101,7 @@ class LogFilesCollector:
         for path in [path for path in self._files if path not in paths]:
             rows.extend(self._finish(path, now_ms))
         self._loaded = True
+        self._environment.devices.fill(rows)
         if self._positions is not None:
             self._positions.save({path: (f.inode, f.offset - len(f.rest)) for path, f in self._files.items()})
         return iter(rows)
@@ -137,7 +144,8 @@ class LogFilesCollector:
         # The parsers' patterns cost 2 MB that an agent without log files need not spend.
         from flightwatch.collectors.captures.text_log import LogLines
 
-        followed = _Followed(descriptor, status.st_ino, offset, LogLines(CaptureContext(path)))
+        is_training = any(fnmatch.fnmatchcase(path, pattern) for pattern in self._training)
+        followed = _Followed(descriptor, status.st_ino, offset, LogLines(CaptureContext(path)), is_training)
         self._files[path] = followed
         return followed
 
@@ -146,7 +154,7 @@ class LogFilesCollector:
         yield from self._read(followed, now_ms)
         if followed.rest:
             yield from self._lines(followed, [followed.rest], now_ms)
-        yield from _events(followed.lines.flush(), now_ms)
+        yield from self._kept(followed, followed.lines.flush(), now_ms)
         os.close(followed.descriptor)
 
     def _read(self, followed: _Followed, now_ms: int) -> Iterator[Row]:
@@ -161,7 +169,7 @@ class LogFilesCollector:
             followed.rest = b""
         yield from self._lines(followed, lines, now_ms)
         # What one read brought is one story: nothing waits for lines that may never come.
-        yield from _events(followed.lines.flush(), now_ms)
+        yield from self._kept(followed, followed.lines.flush(), now_ms)
 
     def _lines(self, followed: _Followed, lines: list[bytes], now_ms: int) -> Iterator[Row]:
         from flightwatch.collectors.captures.log_prefix import split
@@ -172,14 +180,22 @@ class LogFilesCollector:
             if not prefix.zone_known:
                 # The writer's zone is not known, but the line was written just now.
                 prefix.ts_ms = None
-            yield from _events(followed.lines.feed(followed.number, prefix), now_ms)
+            yield from self._kept(followed, followed.lines.feed(followed.number, prefix), now_ms)
 
-
-def _events(items: Iterator[object], now_ms: int) -> Iterator[Row]:
-    for item in items:
-        if isinstance(item, Row) and item.table == "events":
-            if item.values.get("ts") is None:
-                item.values["ts"] = now_ms
+    def _kept(self, followed: _Followed, items: Iterator[object], now_ms: int) -> Iterator[Row]:
+        for item in items:
+            if not isinstance(item, Row):
+                continue
+            values = item.values
+            if item.table == "training_scalars":
+                owner = self._environment.owners.only_job() if followed.is_training else None
+                if owner is None or values.get("step") is None or values.get("value") is None:
+                    continue
+                values["job"], values["run"] = owner
+            elif item.table != "events":
+                continue
+            if values.get("ts") is None:
+                values["ts"] = now_ms
             # The file is on this node, whatever name its writer used for it.
-            item.values.pop("node", None)
+            values.pop("node", None)
             yield item

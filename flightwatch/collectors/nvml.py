@@ -161,6 +161,7 @@ class NvmlCollector:
             except (DeviceLost, nvml.NVMLError):
                 continue
         self._environment.facts.offer(self.name, facts)
+        self._environment.devices.offer(self.name, {device.address: device.index for device in devices})
 
     def _read(self, nvml: Any, device: NvmlDevice, now_ms: int) -> Iterator[Row]:
         try:

@@ -182,6 +182,8 @@ class NvmlDevice:
             "uuid": words(ask("UUID", handle)),
             "serial": words(ask("Serial", handle)),
         }
+        #: PCI address as the driver writes it, "" when it does not say.
+        self.address = words(getattr(ask("PciInfo", handle), "busId", None)) or ""
 
     def read(self, now_ms: int) -> dict[str, Value]:
         """Return the columns of one row. Raises DeviceLost, or NVMLError when the library itself fails."""

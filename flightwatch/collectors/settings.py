@@ -24,6 +24,11 @@ class AgentSettings:
     log_files: tuple[str, ...] = setting(
         (), "logs whose new lines are read for events (shell patterns); the kernel's own log is read without this"
     )
+    training_log_files: tuple[str, ...] = setting(
+        (),
+        "training logs (shell patterns) whose new lines are read for events and, while one job alone owns this node's"
+        " devices, for its training scalars; for jobs without the probe",
+    )
     scrape_urls: tuple[str, ...] = setting(
         (), "OpenMetrics exporters to read, for example http://localhost:9400/metrics"
     )

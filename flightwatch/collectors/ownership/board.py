@@ -18,6 +18,11 @@ class OwnerBoard:
         """Take what was found now."""
         self._owners = owners
 
+    def only_job(self) -> tuple[str, str] | None:
+        """Return job and run when one job alone owns devices here, None when none or several do."""
+        found = {(owner.job, owner.run) for owner in self._owners.values()}
+        return found.pop() if len(found) == 1 else None
+
     def stamp(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows; those of an owned device get its job, run and rank where they have none."""
         owners = self._owners

@@ -125,6 +125,18 @@ def test_the_captures_parser_knows_an_xid() -> None:
     assert [(row.values["code"], row.values["ts"]) for row in rows] == [("xid:79", 4242)]
 
 
+def test_events_get_the_device_at_their_address(
+    monkeypatch: pytest.MonkeyPatch, tree_of: Callable[..., Any], environment_of: Callable[..., Any]
+) -> None:
+    environment = environment_of(tree_of({"x": ""}), live=True)
+    environment.devices.offer("nvml", {"00000000:3B:00.0": 5})
+    ring = Ring(monkeypatch, [])
+    collector = KernelLogCollector(environment, boot_ms=lambda: 0.0)
+    list(collector.collect(1))
+    ring.records.append(_record(2, "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."))
+    assert [(row.values["code"], row.values["device"]) for row in collector.collect(9_000_000)] == [("xid:79", 5)]
+
+
 def test_a_recorded_tree_has_no_live_log(tree_of: Callable[..., Any], environment_of: Callable[..., Any]) -> None:
     with pytest.raises(NoData):
         KernelLogCollector(environment_of(tree_of({"x": ""}))).collect(1)
