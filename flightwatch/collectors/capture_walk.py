@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol, cast
 
-from flightwatch.collectors.captures import tar_stream, zip_members
+from flightwatch.collectors.captures import tar_stream, transcript, zip_members
 from flightwatch.collectors.captures.base import StreamEnded, rejoin
 from flightwatch.collectors.captures.memory_tree import FILE_LIMIT, MemoryTree, tree_name
 from flightwatch.collectors.captures.unpacking import Budget, compression_of, member_path, unpacked
@@ -178,10 +178,26 @@ class CaptureWalk:
                 with zip_members.open_zip(whole, stream) as archive:
                     yield from self._zip(source, archive, level)
             else:
-                for what in self._reader.read_capture(source, head, whole):
-                    yield Item(source, what)
+                yield from self._text(source, head, whole)
         except (StreamEnded, zipfile.BadZipFile, EOFError, OSError) as error:
             yield Item(source, Note("error", "", str(error) or "the archive ends early"))
+
+    def _text(self, source: str, head: bytes, stream: BinaryIO) -> Iterator[Item]:
+        """Read one capture, or each part of a shell session ("report.txt!nvidia-smi -q") as one."""
+        if not transcript.holds_commands(head):
+            for what in self._reader.read_capture(source, head, stream):
+                yield Item(source, what)
+            return
+        seen: dict[str, int] = {}
+        for command, part in transcript.parts(stream):
+            start = part.read(HEAD_BYTES)
+            if not start.strip():
+                continue
+            seen[command] = seen.get(command, 0) + 1
+            inner = f"{source}!{command}" if command else source
+            inner += f"#{seen[command]}" if seen[command] > 1 else ""
+            for what in self._reader.read_capture(inner, start, rejoin(start, part)):
+                yield Item(inner, what)
 
     def _member(self, source: str, name: str, stream: BinaryIO, trees: _Trees, depth: int) -> Iterator[Item]:
         """Keep a file that belongs to a recorded tree; read every other as a capture of its own."""
