@@ -111,7 +111,9 @@ class FailSlowDetector:
             shift = float(np.median(window)) - before
             if shift < np.log1p(limits.shift):
                 continue
-            scatter = max(limits.floor, MAD_TO_SIGMA * float(np.median(np.abs(reference - before))))
+            # The upper side counts too: where every third step has a pause, a few in a row are no change.
+            upper = (float(np.quantile(reference, 0.9)) - before) / 1.28
+            scatter = max(limits.floor, upper, MAD_TO_SIGMA * float(np.median(np.abs(reference - before))))
             error = scatter * 1.2533 * np.sqrt(1 / len(window) + 1 / len(reference))
             after = series_S[t : t + limits.confirm_steps]
             # All but one of the fresh steps: a short burst is not a change.

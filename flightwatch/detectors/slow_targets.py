@@ -12,6 +12,7 @@ from flightwatch.detectors.contract import Finding
 from flightwatch.detectors.drift import BLOCK
 from flightwatch.detectors.episodes import LEVEL, RECURRENCE, WINDOW, Episode
 from flightwatch.detectors.grouped import sorted_median
+from flightwatch.detectors.layout import MINIMUM_PEERS
 from flightwatch.detectors.rank_matrix import RunSteps
 from flightwatch.detectors.slow_channels import Channel, step_scale
 from flightwatch.detectors.slow_words import (
@@ -36,6 +37,7 @@ class TargetLimits:
     support_effect: a rank supports a statement when its deviation is at least this share of the suspect's.
     witness_share: the optimizer step (equal work on all ranks) must have slowed by at least this share of
         the effect where experts make work unequal.
+    expert_share: so many of the ranks with the suspect's experts are slow when an expert is busy.
     victim_wait: a suspect that waits longer than its peers, by this share of its effect, is a victim.
     serious_gain, serious_ranks: from here on a slow node is P2. chronic_gain: a lasting difference between
         chips below this is node history, not a finding. crowd_share, crowd_change: where so large a part of the
@@ -47,6 +49,7 @@ class TargetLimits:
     support_effect: float = 0.4
     witness_share: float = 0.3
     victim_wait: float = 0.5
+    expert_share: float = 0.5
     serious_gain: float = 0.05
     serious_ranks: int = 1000
     chronic_gain: float = 0.02
@@ -202,22 +205,30 @@ class TargetScan:
         expert = layout.axis_R["ep"]
         if len(np.unique(expert[expert >= 0])) < 2:
             return True, {}
+        alike, seen = self._same_expert(episode, expert)
         optimizer = self.run.channel("optimizer_us")
-        if optimizer is not None:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                values = np.log(optimizer)
-            role = self.channels["compute"].role
-            values = values - role.to_ranks(role.medians(values))
-            last = measured_steps(episode)
-            first = slice(0, max(BLOCK, min(12, episode.begin) * BLOCK))
-            grown = float(np.nanmedian(values[last][:, positions]))
-            if episode.path != LEVEL:
-                grown -= float(np.nanmedian(values[first][:, positions]))
-            return grown > self.limits.witness_share * episode.effect, {"optimizer_log_change": round(grown, 4)}
-        same = (expert == expert[episode.rank]) & (self.channels["compute"].role.of_rank_R ==
-                                                    self.channels["compute"].role.of_rank_R[episode.rank])  # fmt: skip
+        if optimizer is None:
+            return not alike, seen
+        with np.errstate(divide="ignore", invalid="ignore"):
+            values = np.log(optimizer)
+        role = self.channels["compute"].role
+        values = values - role.to_ranks(role.medians(values))
+        first = slice(0, max(BLOCK, min(12, episode.begin) * BLOCK))
+        grown = float(np.nanmedian(values[measured_steps(episode)][:, positions]))
+        if episode.path != LEVEL:
+            grown -= float(np.nanmedian(values[first][:, positions]))
+        seen["optimizer_log_change"] = round(grown, 4)
+        # An expert is busy on all ranks that hold it: one rank slow among them is no expert's doing.
+        alone = seen["expert_ranks"] >= MINIMUM_PEERS and not alike
+        return grown > self.limits.witness_share * episode.effect or alone, seen
+
+    def _same_expert(self, episode: Episode, expert_R: np.ndarray) -> tuple[bool, dict[str, Any]]:
+        """Say whether the ranks that hold the suspect's experts are slow together."""
+        role = self.channels["compute"].role.of_rank_R
+        same = (expert_R == expert_R[episode.rank]) & (role == role[episode.rank])
         supporting = self._supporting(self.channels["compute"], episode)[same]
-        return not (len(supporting) >= 2 and supporting.mean() >= 0.75), {"expert_ranks_slow": int(supporting.sum())}
+        seen = {"expert_ranks": int(same.sum()), "expert_ranks_slow": int(supporting.sum())}
+        return len(supporting) >= 2 and bool(supporting.mean() >= self.limits.expert_share), seen
 
     # --- words
 

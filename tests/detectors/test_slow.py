@@ -162,3 +162,12 @@ def test_tokens_explain_time() -> None:
     rows["tokens"] *= factor
     rows["compute_us"] *= factor
     assert SlowDetector().score({**frames, "rank_steps": rows}) == []
+
+
+def test_one_rank_alone_among_those_with_its_experts_is_hardware_whatever_the_optimizer_says() -> None:
+    job = Job(tp=4, pp=2, dp=8, ep=4, step_ms=1500)
+    frames = build("test", CLUSTER, job, [], 3, 200).frames
+    rows = frames["rank_steps"]
+    rows.loc[(rows["rank"] == 13) & (rows["step"] >= 80), "compute_us"] *= 1.2
+    found = [one for one in SlowDetector().score(frames) if one.state == FindingState.RAISED]
+    assert [(one.rank, one.kind, one.blames_hardware) for one in found] == [(13, FindingKind.SLOW, True)]
