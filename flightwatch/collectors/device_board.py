@@ -1,4 +1,4 @@
-"""Which device index stands at which PCI address, told by the collectors of devices to those of logs.
+"""What collectors of devices tell the others: which index stands at which PCI address, which processes run on it.
 
 The kernel names devices by address, the driver's tools by index. An address that nobody told about gives
 no index: the event then has the address alone.
@@ -12,10 +12,11 @@ from flightwatch.core.protocols import Row, Value
 
 
 class DeviceBoard:
-    """Where collectors leave the addresses of their devices."""
+    """Where collectors leave the addresses and processes of their devices."""
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[str, int]] = {}
+        self._processes: dict[str, Mapping[int, list[int]]] = {}
 
     def offer(self, source: str, addresses: Mapping[str, int]) -> None:
         """Replace what `source` said: PCI address, in any spelling, to device index."""
@@ -27,6 +28,18 @@ class DeviceBoard:
         address = attrs.get("pci_bus_id") if isinstance(attrs, Mapping) else None
         if isinstance(device, int) and isinstance(address, str) and address:
             self._parts.setdefault(source, {})[_place(address)] = device
+
+    def offer_processes(self, source: str, processes: Mapping[int, list[int]]) -> None:
+        """Replace what `source` said: process id to the indices of the devices it runs on."""
+        self._processes[source] = processes
+
+    def processes(self) -> dict[int, list[int]]:
+        """Return the processes of all sources."""
+        merged: dict[int, list[int]] = {}
+        for part in list(self._processes.values()):
+            for pid, devices in part.items():
+                merged.setdefault(pid, []).extend(devices)
+        return merged
 
     def index_of(self, address: str) -> int | None:
         """Return the index at an address, None when it is unknown or two sources disagree."""

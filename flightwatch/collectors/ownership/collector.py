@@ -60,10 +60,18 @@ class OwnershipCollector:
             processes = local_rank_devices(tree, self._pids())
         elif device_processes.has_device_files(tree.listdir("dev")):
             processes, uuids = device_processes.from_nvml()
-            processes = processes or device_processes.from_open_files()
+            # NVML's where there is NVML, else what a vendor's collector left, else open device files.
+            processes = processes or self._environment.devices.processes() or device_processes.from_open_files()
         pods = declared.pod_owners(tree)
-        assigned = declared.from_pods(declared.pod_devices(tree), pods, uuids)
+        given = declared.pod_devices(tree)
+        assigned = declared.from_pods(given, pods, {**uuids, **self._by_address(given)})
         return find_owners(tree, processes, {**assigned, **self._slurm(), **declared.from_job_files(tree)}, pods)
+
+    def _by_address(self, given: Mapping[str, list[str]]) -> dict[str, int]:
+        """Return the indices of devices that a device plugin names by PCI address, as AMD's does."""
+        names = {name for part in given.values() for name in part if ":" in name and "::" not in name}
+        found = {name: self._environment.devices.index_of(name) for name in names}
+        return {name: index for name, index in found.items() if index is not None}
 
     def _pids(self) -> list[int]:
         return [int(name) for name in self._environment.tree.listdir("proc") if name.isdigit()][:4096]

@@ -36,7 +36,7 @@ def from_nvml() -> tuple[dict[int, list[int]], dict[str, int]]:
 
 def has_device_files(names: Iterable[str]) -> bool:
     """Say whether a listing of /dev names an accelerator: without one no process needs to be looked at."""
-    return any(_DEVICE_FILE.fullmatch(f"/dev/{name}") or name == "accel" for name in names)
+    return any(_DEVICE_FILE.fullmatch(f"/dev/{name}") or name in ("accel", "kfd") for name in names)
 
 
 def from_open_files(root: str = "/proc", readlink: Callable[[str], str] = os.readlink) -> dict[int, list[int]]:

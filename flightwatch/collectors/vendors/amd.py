@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from flightwatch.collectors.vendors.amd_device import AmdDevice
 
 
+#: Processes of devices are asked for this often.
+PROCESS_SECONDS = 10.0
+
+
 def load_amdsmi() -> Any:
     """Return the amdsmi module. Raises NoData when it, or the library below it, is not installed."""
     try:
@@ -45,6 +49,7 @@ class AmdCollector(LibraryCollector):
         super().__init__(environment, load, monotonic_s)
         self._handles: list[Any] = []
         self._devices: dict[int, AmdDevice] = {}
+        self._processes_at_s = float("-inf")
 
     def start(self, library: Any) -> None:
         """Start amdsmi and find devices."""
@@ -60,6 +65,7 @@ class AmdCollector(LibraryCollector):
 
     def stop(self, library: Any) -> None:
         """Let go of amdsmi."""
+        self._environment.devices.offer_processes(self.name, {})
         try:
             library.amdsmi_shut_down()
         except library.AmdSmiException:
@@ -76,3 +82,10 @@ class AmdCollector(LibraryCollector):
             if device is None:
                 device = self._devices[index] = AmdDevice(library, index, handle)
             yield from device.rows(now_ms)
+        if self._monotonic_s() - self._processes_at_s >= PROCESS_SECONDS:
+            self._processes_at_s = self._monotonic_s()
+            found: dict[int, list[int]] = {}
+            for index, device in self._devices.items():
+                for pid in device.processes():
+                    found.setdefault(pid, []).append(index)
+            self._environment.devices.offer_processes(self.name, found)

@@ -55,6 +55,13 @@ class AmdDevice:
         self._links(device)
         return device.rows(now_ms, zoned=True)
 
+    def processes(self) -> list[int]:
+        """Return the ids of the processes that run on the device; empty where the library does not say."""
+        found = self._ask(self._library.amdsmi_get_gpu_process_list, self._handle) or []
+        # Handles without the details of a process (release 6.0) are no process ids.
+        pids = [entry.get("pid") for entry in found if isinstance(entry, dict)]
+        return sorted({pid for pid in pids if isinstance(pid, int) and not isinstance(pid, bool) and pid > 0})
+
     def _identity(self) -> dict[str, str]:
         asic = self._ask(self._library.amdsmi_get_gpu_asic_info, self._handle) or {}
         driver = self._ask(self._library.amdsmi_get_gpu_driver_info, self._handle) or {}

@@ -119,6 +119,23 @@ def test_open_device_files_without_monitors(tmp_path: Path) -> None:
     assert from_open_files(str(tmp_path)) == {10: [0], 11: [1]}
 
 
+def test_processes_and_addresses_that_a_vendors_collector_knows(tmp_path: Path) -> None:
+    for name in ("kfd", "sda"):
+        write(tmp_path, f"dev/{name}", "")
+    process(tmp_path, 70, "0::/system.slice/slurmstepd.scope/job_9/step_0/user/task_0\n", RANK="3")
+    entry = {"PodUID": UID, "ResourceName": "amd.com/gpu", "DeviceIDs": ["0000:1c:00.0", "0000:ff:00.0"]}
+    write(tmp_path, "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+          json.dumps({"Data": {"PodDeviceEntries": [entry]}}))  # fmt: skip
+    environment = environment_at(str(tmp_path))
+    environment.live = True
+    environment.devices.offer("amd", {"0000:05:00.0": 0, "0000:1c:00.0": 1})
+    environment.devices.offer_processes("amd", {70: [0]})
+    rows = list(OwnershipCollector(environment).collect(1000))
+    assert {(row.table, row.values["device"], row.values["job"], row.values.get("rank")) for row in rows} == {
+        ("placements", 0, "9", 3), ("events", 1, f"pod:{UID}", None),
+    }  # fmt: skip
+
+
 def test_placements_begin_and_end_on_change_only(tmp_path: Path) -> None:
     collector = OwnershipCollector(environment := environment_at(str(tmp_path)))
     with pytest.raises(NoData):

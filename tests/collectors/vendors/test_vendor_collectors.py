@@ -168,6 +168,7 @@ class FakeAmd:
             "amdsmi_get_gpu_vram_usage": {"vram_used": 1024, "vram_total": 196592},
             "amdsmi_get_gpu_total_ecc_count": {"correctable_count": 5, "uncorrectable_count": 0},
             "amdsmi_get_pcie_info": {"pcie_metric": {"pcie_width": 16, "pcie_speed": 32000, "pcie_replay_count": 2}},
+            "amdsmi_get_gpu_process_list": [{"pid": 70, "mem": 1}, {"pid": 71}, {"pid": 70}, "handle", {"name": "N/A"}],
             "amdsmi_get_link_metrics": {"num_links": 2, "links": [{"read": 3, "write": 4}, {"read": 5, "write": 6},
                                           {}]},
         }  # fmt: skip
@@ -203,9 +204,12 @@ def test_amdsmi_readings_units_and_unknowns() -> None:
     )
     assert surroundings.facts.all()[0, "driver.amd"] == "6.10"
     assert sum(row.table == "inventory" for row in rows) == 1
+    assert surroundings.devices.processes() == {70: [0], 71: [0]}
+    assert surroundings.devices.index_of("0000:05:00.0") == 0
     assert not any(row.table == "inventory" for row in collector.collect(NOW_MS + 1000))
     collector.close()
     assert library.shut_down
+    assert not surroundings.devices.processes()
 
 
 def test_a_library_that_answers_nothing_is_a_failure_and_started_again() -> None:
