@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from flightwatch.cli.registry import COMMANDS
@@ -111,11 +111,75 @@ def collectors_page() -> str:
     for parser in (*parsers, *trees):
         summary = (type(parser).__doc__ or "").strip().split("\n\n", 1)[0].replace("\n", " ").replace("|", "\\|")
         lines.append(f"| {parser.name} | {' '.join(summary.split())} | {', '.join(parser.CARRIES)} |")
+    lines += _vendor_matrix()
     lines += _device_matrix(parsers)
     lines += ["\n## What is NULL where\n", "| format | column | when |\n|---|---|---|"]
     for parser in (*parsers, *trees):
         lines += [f"| {parser.name} | {column} | {when} |" for column, when in parser.NULL_NOTES.items()]
     return "\n".join(lines) + "\n"
+
+
+#: Vendor: live sources (how, columns), then the modules of capture formats, besides those of all vendors.
+VENDORS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "NVIDIA": ({"NVML": "nvml_device:NVML_COLUMNS", "`nvidia-smi -q -x`": "nvidia_smi_xml:NvidiaSmiXml"},
+               ("nvidia_smi_xml", "nvidia_smi_text", "nvidia_smi_csv", "nvidia_smi_tables")),
+    "AMD": ({"amdsmi": "vendors.amd_device:AMDSMI_CARRIES", "`amd-smi metric --json`": "amd_smi:AmdSmiJson",
+             "`rocm-smi -a --json`": "rocm:RocmSmi"}, ("amd_smi", "rocm", "device_csv")),
+    "Huawei": ({"`npu-smi info`": "ascend:NpuSmiInfo"}, ("ascend",)),
+    "Moore Threads": ({"MTML": "vendors.mthreads_device:MTML_CARRIES", "`mthreads-gmi`": "mthreads:MthreadsGmi"},
+                      ("mthreads",)),
+    "MetaX": ({"`mx-smi`": "metax:MxSmi", "`mx-smi --show-temperature`": "metax:MxSmiShow"}, ("metax",)),
+    "Cambricon": ({"`cnmon`": "cambricon:Cnmon"}, ("cambricon",)),
+    "Iluvatar": ({"`ixsmi`": "iluvatar:Ixsmi"}, ("iluvatar",)),
+    "Hygon": ({"`hy-smi -a --json`": "hygon:HySmi"}, ("hygon", "rocm")),
+    "Intel": ({"`xpu-smi dump`": "intel:XpuSmiDump"}, ("intel",)),
+}  # fmt: skip
+OF_ALL_VENDORS = ("gpustack", "openmetrics")
+_NOT_METRICS = ("cluster", "node", "ts", "job", "run", "rank", "quality", "extra", "extra_counters", "vendor", "device")
+
+
+def _columns_of(target: str) -> Sequence[str]:
+    """Return the device columns that "module:Name" declares: a parser, a table of columns, or a tuple of them."""
+    module, _, name = target.partition(":")
+    live = module.startswith(("vendors.", "nvml"))
+    found = getattr(importlib.import_module(f"flightwatch.collectors.{'' if live else 'captures.'}{module}"), name)
+    carries = getattr(found, "CARRIES", found)
+    columns: Sequence[str] = carries["device_samples"] if isinstance(carries, Mapping) else carries
+    return columns
+
+
+def _vendor_matrix() -> list[str]:
+    """Vendor by metric: whether it is measured live, stands in captures only, or is never told."""
+    lines = ["\n## Device metrics by vendor\n", "| vendor | live, the first that answers | captures |\n|---|---|---|"]
+    live: dict[str, set[str]] = {}
+    recorded: dict[str, set[str]] = {}
+    for vendor, (sources, modules) in VENDORS.items():
+        formats = [(n, t) for n, t in captures.PARSERS if t.split(":")[0] in modules]
+        lines.append(f"| {vendor} | {', '.join(sources)} | {', '.join(name for name, _ in formats)} |")
+        live[vendor] = {column for target in sources.values() for column in _columns_of(target)}
+        recorded[vendor] = {column for _, target in formats for column in _carried(target)}
+    shared = [name for name, target in captures.PARSERS if target.split(":")[0] in OF_ALL_VENDORS]
+    lines += [
+        f"\nBesides, of any vendor: {', '.join(shared)}; exporters that the agent scrapes too.\n",
+        "live: the agent measures it. capture: only a recorded output tells it. Empty: no tool of the vendor that",
+        "Flightwatch reads tells it, so it is NULL unless an exporter has it. The formats follow below.\n",
+        f"| metric | {' | '.join(VENDORS)} |\n|---{'|---' * len(VENDORS)}|",
+    ]
+    for column in TABLES["device_samples"].columns:
+        cells = [
+            "live" if column.name in live[vendor] else "capture" if column.name in recorded[vendor] else ""
+            for vendor in VENDORS
+        ]
+        if any(cells) and column.name not in _NOT_METRICS:
+            lines.append(f"| {column.name} | {' | '.join(cells)} |")
+    return lines
+
+
+def _carried(target: str) -> Sequence[str]:
+    module, _, name = target.partition(":")
+    parser = getattr(importlib.import_module(f"flightwatch.collectors.captures.{module}"), name)
+    columns: Sequence[str] = parser.CARRIES.get("device_samples", ())
+    return columns
 
 
 def _device_matrix(parsers: Sequence[Parser]) -> list[str]:

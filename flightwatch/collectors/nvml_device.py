@@ -60,6 +60,18 @@ FIELDS: tuple[tuple[int, int, str], ...] = (
 )
 
 
+#: Columns of `device_samples` that NVML fills.
+NVML_COLUMNS = (
+    "device", "parent_device", "mig_id", "vendor", "model", "uuid", "serial", "temp_c", "temp_headroom_c", "mem_temp_c",
+    "power_w", "power_instant_w", "power_limit_w", "energy_j_total", "sm_clock_mhz", "mem_clock_mhz", "util_pct",
+    "mem_util_pct", "mem_used_bytes", "mem_total_bytes", "fan_pct", "ecc_mode", "ecc_corrected_total",
+    "ecc_uncorrected_total", "ecc_corrected_lifetime_total", "ecc_uncorrected_lifetime_total", "retired_pages_total",
+    "remapped_rows_total", "remap_pending", "remap_failure", "throttle_reasons", "throttle_thermal_us_total",
+    "throttle_power_us_total", "pcie_replay_total", "pcie_gen", "pcie_width", "pcie_rx_bytes_total",
+    "pcie_tx_bytes_total", "link_rx_bytes_total", "link_tx_bytes_total", "link_errors_total", "quality",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Library:
     """NVML: the functions of the pynvml module, and one that it offers only at a high price.

@@ -5,11 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flightwatch.collectors.captures.amd_smi import AMD_SMI_CARRIES
-from flightwatch.collectors.captures.device_rows import Device, total
+from flightwatch.collectors.captures.device_rows import (
+    CONFIG_COLUMNS,
+    IDENTITY,
+    INVENTORY_COLUMNS,
+    SENSOR_COLUMNS,
+    Device,
+    total,
+)
 from flightwatch.collectors.captures.quantities import NOT_SUPPORTED, scaled
 from flightwatch.core.protocols import CaptureContext, Note, Row
 
+#: What amdsmi tells, table by table.
+AMDSMI_CARRIES = {
+    "device_samples": (
+        *IDENTITY, "temp_c", "hotspot_c", "mem_temp_c", "power_w", "power_instant_w", "power_limit_w", "voltage_mv",
+        "energy_j_total", "util_pct", "mem_util_pct", "sm_clock_mhz", "mem_clock_mhz", "mem_used_bytes",
+        "mem_total_bytes", "ecc_corrected_total", "ecc_uncorrected_total", "pcie_replay_total", "pcie_gen",
+        "pcie_width", "link_rx_bytes_total", "link_tx_bytes_total", "quality", "extra",
+    ),
+    "sensor_samples": SENSOR_COLUMNS,
+    "config_facts": CONFIG_COLUMNS,
+    "inventory": INVENTORY_COLUMNS,
+}  # fmt: skip
 _MB = 2**20
 #: Largest values of the library's integers, which stand for "not supported".
 _UNKNOWN = (0xFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
@@ -41,7 +59,7 @@ class AmdDevice:
 
     def rows(self, now_ms: int) -> Iterator[Row | Note]:
         """Read the device once."""
-        device = Device(AMD_SMI_CARRIES, CaptureContext("amdsmi", now_ms), "amd", f"gpu {self._index}")
+        device = Device(AMDSMI_CARRIES, CaptureContext("amdsmi", now_ms), "amd", f"gpu {self._index}")
         device.put("device", self._index)
         names = self._names
         for column in ("model", "serial", "uuid"):

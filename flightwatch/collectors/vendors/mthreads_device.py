@@ -16,7 +16,8 @@ from flightwatch.collectors.captures.device_rows import (
 from flightwatch.collectors.captures.quantities import NOT_SUPPORTED, scaled
 from flightwatch.core.protocols import CaptureContext, Note, Row
 
-_CARRIES = {
+#: What MTML tells, table by table.
+MTML_CARRIES = {
     "device_samples": (
         *BOX_COLUMNS, "uuid", "serial", "mem_util_pct", "pcie_gen", "ecc_corrected_lifetime_total",
         "ecc_uncorrected_lifetime_total", "retired_pages_total",
@@ -55,7 +56,7 @@ class MthreadsDevice:
     def rows(self, now_ms: int) -> Iterator[Row | Note]:
         """Read the device once."""
         library = self._library
-        device = Device(_CARRIES, CaptureContext("mtml", now_ms), "mthreads", f"gpu {self._index}")
+        device = Device(MTML_CARRIES, CaptureContext("mtml", now_ms), "mthreads", f"gpu {self._index}")
         device.put("device", self._index)
         for column, function in (("model", library.mtmlDeviceGetName), ("uuid", library.mtmlDeviceGetUUID),
                                  ("serial", library.mtmlDeviceGetSerialNumber)):  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flightwatch.collectors.nvml import NvmlCollector, load_nvml
-from flightwatch.collectors.nvml_device import Fields, Library
+from flightwatch.collectors.nvml_device import NVML_COLUMNS, Fields, Library
 from flightwatch.core.errors import NoData, TransientError
 from flightwatch.core.protocols import Row
 
@@ -45,6 +45,10 @@ def test_every_column_nvml_offers_in_its_unit(machine: Machine) -> None:
         "pcie_rx_bytes_total": 1 << 41, "pcie_tx_bytes_total": 1 << 40, "link_rx_bytes_total": 20 * 1024,
         "link_tx_bytes_total": 10 * 1024, "link_errors_total": 3,
     }  # fmt: skip
+
+
+def test_the_documented_columns_are_those_of_the_rows(machine: Machine) -> None:
+    assert set(machine.rows()[0]) | {"parent_device", "mig_id", "quality"} == {*NVML_COLUMNS, "ts"}
 
 
 def test_what_is_not_supported_is_null_and_not_asked_again_at_once(machine: Machine) -> None:
