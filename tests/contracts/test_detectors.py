@@ -18,22 +18,15 @@ from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState,
 from flightwatch.detectors.contract import Detector, Finding
 from flightwatch.detectors.registry import DETECTORS, all_detectors
 from flightwatch.simulator.cluster import Cluster, Job
-from flightwatch.simulator.faults import Fault
-from flightwatch.simulator.scenarios import START_MS, build, telemetry_scenario
+from flightwatch.simulator.scenarios import START_MS, build
 from flightwatch.simulator.timing import CHANNELS
+from tests.contracts.detector_stage import JOB, SLOW_GPU, speaking_frames, timing
 
-CLUSTER = Cluster(nodes=4)
-JOB = Job(tp=4, pp=2, dp=4, step_ms=1500)
-FAULT = Fault("slow_gpu", 1, 3, start_step=60, severity=0.25)
 DETECTOR_IDS = [detector.name for detector in all_detectors()]
 
 
-def timing_frames(job: Job = JOB, faults: tuple[Fault, ...] = (FAULT,), steps: int = 120) -> dict[str, pd.DataFrame]:
-    return build("test", CLUSTER, job, list(faults), 5, steps).frames
-
-
-def every_frame() -> dict[str, pd.DataFrame]:
-    return {**telemetry_scenario("fan_failure", 3).frames, **timing_frames()}
+def timing_frames(steps: int = 120) -> dict[str, pd.DataFrame]:
+    return timing(JOB, SLOW_GPU, steps=steps)
 
 
 @pytest.fixture(params=DETECTORS, ids=DETECTOR_IDS)
@@ -94,12 +87,16 @@ def test_no_rows_no_findings(detector: Detector) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_few_ranks_are_no_error_and_blame_nobody_healthy(detector: Detector, ranks: int) -> None:
-    frames = timing_frames(Job(dp=ranks, step_ms=500), ())
+    frames = timing(Job(dp=ranks, step_ms=500))
     assert not [one for one in detector.score(frames) if one.blames_hardware]
 
 
+def test_every_detector_finds_something_in_the_rows_made_for_it(detector: Detector) -> None:
+    assert detector.score(speaking_frames(detector.name))
+
+
 def test_any_missing_column_is_no_error(detector: Detector) -> None:
-    frames = every_frame()
+    frames = speaking_frames(detector.name)
     for table in detector.needs.tables:
         if table not in frames:
             continue
@@ -108,18 +105,20 @@ def test_any_missing_column_is_no_error(detector: Detector) -> None:
 
 
 def test_all_null_columns_are_no_error(detector: Detector) -> None:
-    frames = every_frame()
+    frames = dict(speaking_frames(detector.name))
     for table, rows in frames.items():
         blank = rows.copy()
         for column in blank.columns:
             if blank[column].dtype.kind == "f" and column not in ("step", "rank", "ts"):
                 blank[column] = np.nan
         frames[table] = blank
-    assert not [one for one in detector.score(frames) if one.blames_hardware]
+    # A dead node is told by rows that are absent, whatever they would hold.
+    blamed = [one for one in detector.score(frames) if one.blames_hardware]
+    assert [one.kind for one in blamed] == ([FindingKind.DEAD_NODE] if detector.name == "dead_node" else [])
 
 
 def test_row_order_and_repetition_change_nothing(detector: Detector) -> None:
-    frames = every_frame()
+    frames = speaking_frames(detector.name)
     first = keys(detector.score(frames))
     shuffled = {name: rows.sample(frac=1.0, random_state=7) for name, rows in frames.items()}
     assert keys(detector.score(shuffled)) == first
@@ -128,12 +127,12 @@ def test_row_order_and_repetition_change_nothing(detector: Detector) -> None:
 
 
 def test_scoring_twice_gives_the_same_ids(detector: Detector) -> None:
-    frames = every_frame()
+    frames = speaking_frames(detector.name)
     assert [one.id for one in detector.score(frames)] == [one.id for one in detector.score(frames)]
 
 
 def test_findings_have_the_shape_of_their_table(detector: Detector) -> None:
-    for finding in detector.score(every_frame()):
+    for finding in detector.score(speaking_frames(detector.name)):
         row = finding.to_row()
         assert list(row) == list(TABLES["findings"].column_names)
         assert finding.kind in FindingKind
@@ -207,4 +206,5 @@ def test_memory_stays_in_proportion_to_the_rows() -> None:
 
 def test_start_of_the_simulation_is_inside_the_findings_times() -> None:
     found = slow_only(timing_frames())
+    assert found
     assert all(one.detected_at is not None and one.detected_at > START_MS for one in found)

@@ -125,6 +125,8 @@ def test_settings_named_by_section_and_key_exist() -> None:
 
 def test_benchmark_targets_start_a_module_that_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for module in re.findall(r"-m (benchmarks[\w.]*)", makefile):
+    modules = re.findall(r"-m (benchmarks[\w.]*)", makefile)
+    assert modules
+    for module in modules:
         path = ROOT.joinpath(*module.split("."))
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
