@@ -176,7 +176,9 @@ def run_agent(
     ------
     ConfigError: a folder or URL cannot be used. Refused: another agent uses the same data folder.
     """
+    from flightwatch.cli.agent_parts import AgentParts
     from flightwatch.collectors.agent import Agent
+    from flightwatch.pipeline.blobs import BlobSender
     from flightwatch.pipeline.bus.connect import open_bus
     from flightwatch.pipeline.bus.settings import BusSettings
     from flightwatch.pipeline.codec import encode
@@ -188,17 +190,22 @@ def run_agent(
     clock = SystemClock()
     spool = Spool(Path(spool_settings.folder or os.path.join(common.data_dir, "spool")), spool_settings)
     bus = open_bus(common.bus_url, settings.section(BusSettings), clock)
-    sender = Sender(
-        bus, spool, functools.partial(encode, sign=identity.sign if identity else None), node, common.cluster, clock
+    pack = functools.partial(encode, sign=identity.sign if identity else None)
+    sender = Sender(bus, spool, pack, node, common.cluster, clock)
+    probe_socket = environment.receiver.socket
+    parts = AgentParts(
+        settings, common, state_dir(common), probe_socket, sender, BlobSender(sender, pack), clock, environment.live
     )
     keys = control_keys(environment.settings.control_keys)
     commands = CommandReader(bus, node, keys, clock, os.path.join(state_dir(common), "commands_seen")) if keys else None
-    agent = Agent(environment, sender, clock, sender.state, commands, settle=settle_memory)
+    agent = Agent(environment, parts.sink, clock, sender.state, commands, parts.handlers, settle=settle_memory)
     when_asked_to_stop(agent.stop)
     settle_memory()
     sender.start()
+    parts.start()
     logger.info("agent of node %s collects", node)
     kept = agent.run()
+    parts.stop()
     sender.stop(environment.settings.stop_timeout_seconds)
     bus.close()
     logger.info("agent of node %s has ended", node)

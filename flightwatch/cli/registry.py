@@ -15,6 +15,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),
     ("pipeline", "flightwatch.cli.pipeline", "store what is on the bus; several share the work"),
     ("size", "flightwatch.cli.size", "rows, traffic, cores and disk of a cluster"),
+    ("profile", "flightwatch.cli.profile", "record a few steps of a running job, without a change of its code"),
     ("run", "flightwatch.cli.run", "start a training command with the probe in it"),
     ("sql", "flightwatch.cli.sql", "one guarded SELECT over the tables"),
     ("status", "flightwatch.cli.status", "what the running instance does"),

@@ -12,9 +12,11 @@ from pathlib import Path
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
+from flightwatch.cli.profile_worker import keys_of_agent, profile_worker
 from flightwatch.cli.sections import load_settings
 from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.collectors.identity import checked_node_name
+from flightwatch.collectors.settings import AgentSettings
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.errors import FlightwatchError
 from flightwatch.core.logs import configure
@@ -33,6 +35,7 @@ from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
+from flightwatch.pipeline.profiles.server_key import server_key
 from flightwatch.pipeline.status import StatusProbe
 from flightwatch.pipeline.store.client import open_store
 from flightwatch.pipeline.store.migrate import migrate
@@ -104,7 +107,12 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
         bus, store, ingest_settings, clock, cluster=common.cluster, node=common.node_name, verify=signatures
     )
     worker = Worker("ingest", ingest.run)
-    agent = AgentProcess(["--config", arguments.config] if arguments.config else [], child_environment(common))
+    key = server_key(data_dir)
+    profiles = profile_worker(settings, common, key, bus, control, store, signatures)
+    agent_keys = keys_of_agent(settings.section(AgentSettings).control_keys, key)
+    agent = AgentProcess(
+        ["--config", arguments.config] if arguments.config else [], child_environment(common) | agent_keys
+    )
 
     def components() -> dict[str, str]:
         states = {"ingest": worker.state}
@@ -114,6 +122,8 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     services = Services(store, probe, lambda: None if worker.state == "running" else f"ingest is {worker.state}")
     worker.start()
     stack.callback(worker.stop, DRAIN_SECONDS)
+    profiles.start()
+    stack.callback(profiles.stop, DRAIN_SECONDS)
     local = HttpServer("local", create_local_app(services), bind_unix(data_dir / SOCKET_NAME))
     local.start()
     stack.callback(local.stop)

@@ -1,0 +1,77 @@
+"""What the agent does besides collecting: profiles and hang evidence, on command and by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.collectors.command_handlers import command_handlers
+from flightwatch.collectors.hang.evidence import HangCollector
+from flightwatch.collectors.hang.progress import ProgressSink
+from flightwatch.collectors.profiler.service import Profiler
+from flightwatch.collectors.profiler.settings import ProfilerSettings, profiler_folder
+
+if TYPE_CHECKING:
+    from flightwatch.core.clock import Clock
+    from flightwatch.core.protocols import BlobSink, Command, Sink
+    from flightwatch.core.settings import Loaded
+
+
+def socket_folder(settings: Loaded, common: CommonSettings) -> str:
+    """Return the folder of the profiler's socket of this installation (KINETO_IPC_SOCKET_DIR of its jobs)."""
+    section = settings.section(ProfilerSettings)
+    return profiler_folder(section, os.path.abspath(common.data_dir), CommonSettings.data_dir)
+
+
+class AgentParts:
+    """Profiler and hang collector of one agent.
+
+    Parameters
+    ----------
+    state_dir: the agent's own folder.
+    probe_socket: socket of the probes' receiver; their worker servers are beside it.
+    live: False over a recorded tree, where no process runs.
+
+    Attributes
+    ----------
+    sink: what collectors emit into, so that a job that stands still is seen.
+    """
+
+    def __init__(
+        self,
+        settings: Loaded,
+        common: CommonSettings,
+        state_dir: str,
+        probe_socket: str,
+        sink: Sink,
+        blobs: BlobSink,
+        clock: Clock,
+        live: bool = True,
+    ) -> None:
+        section = settings.section(ProfilerSettings)
+        self.profiler: Profiler | None = None
+        if section.enabled and live:
+            folder = socket_folder(settings, common)
+            self.profiler = Profiler(folder, state_dir, blobs, sink, clock, abstract=section.abstract)
+        hang_seconds = section.hang_seconds if live else 0.0
+        self.hang = HangCollector(os.path.dirname(probe_socket), state_dir, sink, clock, hang_seconds)
+        self.sink = ProgressSink(sink, self.hang.progress)
+
+    @property
+    def handlers(self) -> Mapping[str, Callable[[Command], None]]:
+        """Command type to what does it."""
+        return command_handlers(self.profiler, self.hang)
+
+    def start(self) -> None:
+        """Start what runs by itself."""
+        if self.profiler is not None:
+            self.profiler.start()
+        self.hang.start()
+
+    def stop(self) -> None:
+        """Stop it; training goes on."""
+        self.hang.stop()
+        if self.profiler is not None:
+            self.profiler.stop()

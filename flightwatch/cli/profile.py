@@ -1,0 +1,247 @@
+"""`flightwatch profile`: profiles of running jobs on demand, without a change of their code."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.local_client import LocalClient, error_text
+from flightwatch.cli.sections import load_settings
+from flightwatch.core.clock import SystemClock, iso_utc
+from flightwatch.core.errors import ConfigError, FlightwatchError, Refused
+from flightwatch.core.settings import Loaded
+from flightwatch.core.vocabulary import ExitCode
+from flightwatch.pipeline.control.database import Control, open_control
+from flightwatch.pipeline.control.settings import ControlSettings
+from flightwatch.pipeline.profiles.records import REQUEST_ENDED, Profiles, Wanted
+from flightwatch.pipeline.profiles.settings import ProfilesSettings
+
+HELP = "Record a few steps of a running job on chosen ranks, the same steps on all of them; no change of its code."
+EPILOG = (
+    "The job must have been started with `flightwatch run` (or with KINETO_USE_DAEMON=1 and KINETO_IPC_SOCKET_DIR).\n\n"
+    "examples:\n  flightwatch profile start --job llama --ranks 3,7-9 --steps 5 --wait\n"
+    "  flightwatch profile start --job llama --role dp=0 --steps 3 --stacks\n"
+    "  flightwatch profile status p1a2b3c4d5e\n  flightwatch profile fetch p1a2b3c4d5e --out traces/\n"
+    "  flightwatch profile stop p1a2b3c4d5e\n  flightwatch profile list"
+)
+_RANGE = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+_ROLE = re.compile(r"(tp|cp|pp|vpp|dp|dp_replicate|dp_shard|ep|etp)=(\d{1,6})")
+_ROLE_QUERY = (
+    "SELECT DISTINCT rank FROM flightwatch.placements WHERE @role AND job = @job"
+    " AND run = (SELECT argMax(run, ts) FROM flightwatch.placements WHERE job = @job)"
+)
+#: The longest list a command may carry.
+_MOST_RANKS = 64
+_POLL_SECONDS = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="start|stop|status|list|fetch")
+    start = verbs.add_parser("start", help="ask for a profile; prints its id")
+    start.add_argument("--job", required=True, help="name of the job")
+    start.add_argument("--attempt", default="", help="attempt of the job (default: the one that runs)")
+    who = start.add_mutually_exclusive_group(required=True)
+    who.add_argument("--ranks", help="ranks, for example 3,7-9")
+    who.add_argument("--role", help="all ranks with a role, for example dp=0 or tp=1,pp=0")
+    start.add_argument("--steps", type=int, default=5, help="steps to record (default: 5)")
+    start.add_argument("--stacks", action="store_true", help="record Python stacks")
+    start.add_argument("--shapes", action="store_true", help="record shapes of inputs")
+    start.add_argument("--memory", action="store_true", help="record allocations")
+    start.add_argument("--reason", default="", help="why, kept with the profile")
+    start.add_argument("--timeout", type=int, default=120, help="seconds until it fails without traces (default: 120)")
+    start.add_argument("--max-bytes", type=int, help="bytes of all traces (default: profiles.most_bytes)")
+    start.add_argument("--override-limits", action="store_true", help="more ranks, steps or bytes than [profiles] has")
+    start.add_argument(
+        "--wait", action="store_true", help="wait until every rank has ended; exit code 1 when one failed"
+    )
+    for verb, text in (("stop", "end a profile"), ("status", "show one profile"), ("fetch", "copy its traces")):
+        one = verbs.add_parser(verb, help=text)
+        one.add_argument("id", help="id of the profile")
+        if verb == "fetch":
+            one.add_argument("--out", default=".", help="folder to copy into (default: this one)")
+        _common(one)
+    _common(start)
+    _common(verbs.add_parser("list", help="show the newest profiles"))
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
+    parser.add_argument("--data-dir", help="folder of the instance (default: flightwatch.data_dir)")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the verb."""
+    if arguments.data_dir:
+        os.environ["FLIGHTWATCH_FLIGHTWATCH_DATA_DIR"] = str(Path(arguments.data_dir).absolute())
+    settings = load_settings(arguments.config)
+    control = _control(settings)
+    try:
+        profiles = Profiles(control)
+        if arguments.verb == "start":
+            return _start(profiles, settings, arguments)
+        if arguments.verb == "list":
+            _print(profiles.newest(), arguments.format)
+            return ExitCode.DONE
+        if arguments.verb == "stop":
+            profiles.stop(arguments.id)
+        elif arguments.verb == "fetch":
+            return _fetch(profiles.get(arguments.id), Path(arguments.out))
+        _print([profiles.get(arguments.id)], arguments.format)
+        return ExitCode.DONE
+    finally:
+        control.close()
+
+
+def _control(settings: Loaded) -> Control:
+    common = settings.section(CommonSettings)
+    parts = urlsplit(common.control_url)
+    if parts.scheme == "sqlite" and not Path("/" + unquote(parts.path).lstrip("/")).exists():
+        raise Refused(f"nothing runs on {common.data_dir}: it has no control database; `flightwatch up` starts it")
+    return open_control(common.control_url, settings.section(ControlSettings))
+
+
+def ranks_of(text: str) -> list[int]:
+    """Read "3,7-9". Raises ConfigError when it is not a list of ranks."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise ConfigError(f"--ranks {text!r}: write ranks like 3,7-9")
+        ranks.update(range(int(match[1]), min(int(match[2] or match[1]), int(match[1]) + _MOST_RANKS) + 1))
+    return sorted(ranks)
+
+
+def _start(profiles: Profiles, settings: Loaded, arguments: argparse.Namespace) -> int:
+    limits = settings.section(ProfilesSettings)
+    ranks = ranks_of(arguments.ranks) if arguments.ranks else _with_role(settings, arguments)
+    max_bytes = arguments.max_bytes or limits.most_bytes
+    checks = (
+        ("ranks", len(ranks), limits.most_ranks, _MOST_RANKS),
+        ("steps", arguments.steps, limits.most_steps, 100),
+        ("bytes", max_bytes, limits.most_bytes, 100_000_000_000),
+    )
+    for name, value, most, most_ever in checks:
+        if not 0 < value <= (most_ever if arguments.override_limits else most):
+            hint = "" if arguments.override_limits else "; --override-limits allows more"
+            raise ConfigError(f"a profile of {value} {name}: 1 to {most} are allowed{hint}")
+    if not 1 <= arguments.timeout <= 600:
+        raise ConfigError("--timeout is 1 to 600 seconds")
+    options = {name: bool(getattr(arguments, name)) for name in ("stacks", "shapes", "memory")}
+    name = profiles.create(
+        Wanted(
+            job=arguments.job,
+            run=arguments.attempt,
+            ranks=ranks,
+            steps=arguments.steps,
+            options=options,
+            max_bytes=max_bytes,
+            max_seconds=arguments.timeout,
+            requested_by=getpass.getuser(),
+            reason=arguments.reason,
+        )
+    )
+    if not arguments.wait:
+        _print([profiles.get(name)], arguments.format)
+        return ExitCode.DONE
+    found = _wait(profiles, name, arguments.timeout + 400.0)
+    _print([found], arguments.format)
+    return ExitCode.DONE if all(row["state"] == "done" for row in found["ranks"]) else ExitCode.FAILED
+
+
+def _wait(profiles: Profiles, name: str, longest_seconds: float) -> dict[str, Any]:
+    clock = SystemClock()
+    deadline_s = clock.monotonic_s() + longest_seconds
+    shown = ""
+    while True:
+        found = profiles.get(name)
+        line = " ".join(f"rank {row['rank']} {row['state']}" for row in found["ranks"])
+        if line != shown:
+            print(f"{name}: {line}", file=sys.stderr)
+            shown = line
+        if found["state"] in REQUEST_ENDED:
+            return found
+        if clock.monotonic_s() > deadline_s:
+            raise Refused(f"profile {name} has not moved: does `flightwatch up` or `flightwatch pipeline` run?")
+        clock.sleep_s(_POLL_SECONDS)
+
+
+def _with_role(settings: Loaded, arguments: argparse.Namespace) -> list[int]:
+    """Return the ranks of the job's newest attempt that have a role, from the running instance."""
+    parts = [part.strip() for part in arguments.role.split(",")]
+    matches = [_ROLE.fullmatch(part) for part in parts]
+    if not all(matches):
+        raise ConfigError(f"--role {arguments.role!r}: write axes like dp=0 or tp=1,pp=0")
+    wanted = " AND ".join(f"{match[1]} = {match[2]}" for match in matches if match)
+    job = arguments.job.replace("\\", "\\\\").replace("'", "\\'")
+    # Axes and numbers matched a pattern, the name is quoted, and the query passes the guard as any other.
+    query = _ROLE_QUERY.replace("@role", wanted).replace("@job", f"'{job}'")
+    body = json.dumps({"query": query, "format": "json"}).encode()
+    with LocalClient(settings.section(CommonSettings).data_dir).request("POST", "/sql", body) as response:
+        content = response.read()
+        if response.status != 200:
+            raise FlightwatchError(error_text(content, response.status))
+    ranks = sorted(int(json.loads(line)["rank"]) for line in content.splitlines() if line.strip())
+    if not ranks:
+        raise Refused(f"no rank of job {arguments.job} is known to have {arguments.role}")
+    return ranks
+
+
+def _fetch(found: dict[str, Any], out: Path) -> int:
+    traces = [row for row in found["ranks"] if row["artifact"] is not None]
+    if not traces:
+        raise Refused(f"profile {found['id']} has no trace ({found['state']})")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for row in traces:
+            source = Path(row["artifact"])
+            target = out / f"{found['id']}-rank{row['rank']}.json.gz"
+            shutil.copyfile(source, target)
+            print(target)
+    except OSError as error:
+        raise Refused(
+            f"{error.filename}: {error.strerror}; traces lie on the machine that runs the control server"
+        ) from error
+    return ExitCode.DONE
+
+
+def _print(found: list[dict[str, Any]], form: str) -> None:
+    for request in found:
+        document = {
+            "id": request["id"],
+            "job": request["job"],
+            "run": request["run"] or None,
+            "state": request["state"],
+            "steps": request["steps"],
+            "requested_by": request["requested_by"],
+            "reason": request["reason"],
+            "created_at": iso_utc(request["created_at_ms"]),
+            "updated_at": iso_utc(request["updated_at_ms"]),
+            "ranks": [
+                {key: row[key] or None for key in ("node", "reason", "artifact", "sha256")}
+                | {key: row[key] for key in ("rank", "state", "first_step", "bytes")}
+                for row in request["ranks"]
+            ],
+        }
+        if form == "json":
+            print(json.dumps(document, ensure_ascii=False))
+        else:
+            _print_text(document)
+
+
+def _print_text(document: dict[str, Any]) -> None:
+    what = f"{document['steps']} steps of {document['job']}"
+    print(f"{document['id']}  {document['state']}  {what}  {document['created_at']}  by {document['requested_by']}")
+    for row in document["ranks"]:
+        parts = [f"  rank {row['rank']}", row["state"], row["node"] or "", row["artifact"] or "", row["reason"] or ""]
+        print("  ".join(part for part in parts if part))

@@ -1,0 +1,173 @@
+"""From a file in a user's folder to checked chunks on the bus and op sums in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flightwatch.collectors.profiler.requests import Progress, RankJob, RankState
+from flightwatch.collectors.profiler.trace_files import open_trace_file
+from flightwatch.core.clock import Clock
+from flightwatch.core.errors import Backpressure, FlightwatchError
+from flightwatch.core.protocols import BlobSink, Row, Sink
+
+logger = logging.getLogger(__name__)
+
+TRACE_KIND = "profile_trace"
+#: A full blobs lane is tried again so long: traces wait, rows of the agent do not.
+ROOM_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The agent's own copy of a trace: path, bytes and checksum of the compressed file."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Uploads:
+    """Reads and sends traces one after the other, on a thread of its own.
+
+    Parameters
+    ----------
+    folder: the agent's own folder for copies on their way.
+    finish: takes the outcome.
+    summarise: returns the sums of a trace file (see `summarise`); injected in tests.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        blobs: BlobSink,
+        sink: Sink,
+        clock: Clock,
+        finish: Callable[[RankJob, Progress], None],
+        summarise: Callable[[str, int], dict[str, Any]],
+    ) -> None:
+        self._folder = folder
+        self._blobs = blobs
+        self._sink = sink
+        self._clock = clock
+        self._finish = finish
+        self._summarise = summarise
+        self._queue: queue.SimpleQueue[tuple[RankJob, str] | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="profiler-traces", daemon=True)
+
+    def start(self) -> None:
+        """Start; copies left behind by a former agent are removed."""
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self._folder):
+                os.unlink(os.path.join(self._folder, name))
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the trace in work."""
+        self._stopping.set()
+        self._queue.put(None)
+        self._thread.join(5.0)
+
+    def put(self, job: RankJob, name: str) -> None:
+        """Queue one trace."""
+        self._queue.put((job, name))
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            job, name = item
+            try:
+                progress = self.take(job, name)
+            except FlightwatchError as error:
+                progress = _failed(job, str(error))
+            except Exception as error:  # One trace must not end the thread for the others.
+                logger.exception("trace of rank %d of profile %s", job.rank, job.request.id)
+                progress = _failed(job, f"the trace could not be taken: {error}")
+            self._finish(job, progress)
+
+    def take(self, job: RankJob, name: str) -> Progress:
+        """Copy, send and sum up one trace; return the outcome.
+
+        Raises
+        ------
+        FlightwatchError: it may not be read, or there was no room for it.
+        """
+        copied = self._copy(job, name)
+        try:
+            sums, problem = self._sums(job, copied.path)
+            self._send(job, copied)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(copied.path)
+        request, steps = job.request, sums.get("steps") or None
+        if not problem and steps is not None and steps != request.steps:
+            problem = f"the trace holds {steps} optimizer steps instead of {request.steps}"
+        elif not problem and steps is None:
+            problem = "the trace holds no optimizer step: none was taken when it started"
+        first = request.start_step if request.start_step and job.attempts == 1 and steps == request.steps else None
+        return Progress(request.id, job.rank, RankState.DONE, problem, first, steps, copied.bytes)
+
+    def _copy(self, job: RankJob, name: str) -> Copied:
+        import gzip  # an agent that never sends a trace does not pay for it
+
+        assert job.process is not None
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        path = os.path.join(self._folder, f"{job.request.id}-rank{job.rank}.json.gz")
+        with (
+            open_trace_file(job.folder, name, job.process.uid, job.request.max_bytes) as source,
+            open(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as target,
+            gzip.GzipFile("", "wb", compresslevel=3, fileobj=target, mtime=0) as packed,
+        ):
+            left = job.request.max_bytes  # its writer could make it longer than it was when it was opened
+            while left > 0 and (data := source.read(min(left, 1 << 20))):
+                packed.write(data)
+                left -= len(data)
+        whole = hashlib.sha256()
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 20):
+                whole.update(chunk)
+        return Copied(path, os.stat(path).st_size, whole.hexdigest())
+
+    def _sums(self, job: RankJob, path: str) -> tuple[dict[str, Any], str]:
+        try:
+            sums = self._summarise(path, job.rank)
+        except FlightwatchError as error:
+            return {}, str(error)
+        request, now_ms = job.request, self._clock.now_ms()
+        run = job.process.run if job.process else None
+        self._sink.emit(
+            Row(
+                "profile_ops",
+                {"ts": now_ms, "id": request.id, "job": request.job, "run": run, "rank": job.rank, "op": op,
+                 "kind": kind, "calls": calls, "self_us": self_us},
+            )
+            for op, kind, calls, self_us in sums["ops"]
+        )  # fmt: skip
+        return sums, str(sums.get("damage", ""))
+
+    def _send(self, job: RankJob, copied: Copied) -> None:
+        deadline_s = self._clock.monotonic_s() + ROOM_SECONDS
+        attributes = {"request": job.request.id, "rank": str(job.rank), "job": job.request.job}
+        for attempt in range(1_000_000):
+            try:
+                with open(copied.path, "rb") as file:
+                    self._blobs.put(f"{job.request.id}-rank{job.rank}-{attempt}", TRACE_KIND, file, attributes)
+                return
+            except Backpressure:
+                if self._stopping.is_set() or self._clock.monotonic_s() >= deadline_s:
+                    raise
+                self._clock.sleep_s(2.0)
+
+
+def _failed(job: RankJob, reason: str) -> Progress:
+    return Progress(job.request.id, job.rank, RankState.FAILED, reason)

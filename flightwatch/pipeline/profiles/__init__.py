@@ -1,0 +1,1 @@
+"""Profiler requests from the control database to the nodes, and their traces back into a folder."""
