@@ -17,7 +17,7 @@ from flightwatch.cli.registry import COMMANDS
 from flightwatch.cli.sections import all_sections
 from flightwatch.cli.size import size_text
 from flightwatch.collectors.captures import registry as captures
-from flightwatch.collectors.captures.base import Parser
+from flightwatch.collectors.captures.base import Parser, TreeParser
 from flightwatch.collectors.registry import COLLECTORS
 from flightwatch.core.catalogue import TABLES
 from flightwatch.pipeline.sizing import COSTS, ROWS_PER_CPU_SECOND, Load
@@ -98,7 +98,7 @@ def settings_page() -> str:
 def collectors_page() -> str:
     """Live collectors, capture formats, and which device metric each format can carry, from their declarations."""
     parsers = list(captures.parsers())
-    trees = list(captures.tree_parsers())
+    every: list[Parser | TreeParser] = [*parsers, *captures.tree_parsers()]
     lines = [
         HEAD + "# Collectors and captures\n",
         "Live collectors run in `flightwatch agent`; `flightwatch inspect` recognises capture formats by content.",
@@ -108,13 +108,13 @@ def collectors_page() -> str:
     ]
     lines += [f"| {name} | {reads} |" for name, _, _, reads in COLLECTORS]
     lines += ["\n## Capture formats\n", "| name | what it reads | tables |\n|---|---|---|"]
-    for parser in (*parsers, *trees):
+    for parser in every:
         summary = (type(parser).__doc__ or "").strip().split("\n\n", 1)[0].replace("\n", " ").replace("|", "\\|")
         lines.append(f"| {parser.name} | {' '.join(summary.split())} | {', '.join(parser.CARRIES)} |")
     lines += _vendor_matrix()
     lines += _device_matrix(parsers)
     lines += ["\n## What is NULL where\n", "| format | column | when |\n|---|---|---|"]
-    for parser in (*parsers, *trees):
+    for parser in every:
         lines += [f"| {parser.name} | {column} | {when} |" for column, when in parser.NULL_NOTES.items()]
     return "\n".join(lines) + "\n"
 
@@ -134,6 +134,17 @@ VENDORS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "Hygon": ({"`hy-smi -a --json`": "hygon:HySmi"}, ("hygon", "rocm")),
     "Intel": ({"`xpu-smi dump`": "intel:XpuSmiDump"}, ("intel",)),
 }  # fmt: skip
+#: Cells that no known release of a boxed table has; its parser reads by header and would take them.
+NOT_PRINTED = {
+    "npu-smi-info": "power_limit_w fan_pct sm_clock_mhz mem_clock_mhz ecc_mode ecc_corrected_total "
+                    "ecc_uncorrected_total pcie_width",
+    "mx-smi": "fan_pct sm_clock_mhz mem_clock_mhz ecc_mode ecc_corrected_total ecc_uncorrected_total pcie_width",
+    "cnmon": "sm_clock_mhz mem_clock_mhz pcie_width",
+    "ixsmi": "ecc_mode ecc_corrected_total ecc_uncorrected_total pcie_width",
+    "mthreads-gmi": "power_w power_limit_w fan_pct sm_clock_mhz mem_clock_mhz ecc_corrected_total "
+                    "ecc_uncorrected_total",
+    "amd-smi-table": "sm_clock_mhz mem_clock_mhz ecc_mode ecc_corrected_total pcie_width",
+}  # fmt: skip
 OF_ALL_VENDORS = ("gpustack", "openmetrics")
 _NOT_METRICS = ("cluster", "node", "ts", "job", "run", "rank", "quality", "extra", "extra_counters", "vendor", "device")
 
@@ -143,8 +154,9 @@ def _columns_of(target: str) -> Sequence[str]:
     module, _, name = target.partition(":")
     live = module.startswith(("vendors.", "nvml"))
     found = getattr(importlib.import_module(f"flightwatch.collectors.{'' if live else 'captures.'}{module}"), name)
-    carries = getattr(found, "CARRIES", found)
-    columns: Sequence[str] = carries["device_samples"] if isinstance(carries, Mapping) else carries
+    if hasattr(found, "CARRIES"):
+        return _printed(found)
+    columns: Sequence[str] = found["device_samples"] if isinstance(found, Mapping) else found
     return columns
 
 
@@ -177,9 +189,13 @@ def _vendor_matrix() -> list[str]:
 
 def _carried(target: str) -> Sequence[str]:
     module, _, name = target.partition(":")
-    parser = getattr(importlib.import_module(f"flightwatch.collectors.captures.{module}"), name)
-    columns: Sequence[str] = parser.CARRIES.get("device_samples", ())
-    return columns
+    return _printed(getattr(importlib.import_module(f"flightwatch.collectors.captures.{module}"), name))
+
+
+def _printed(parser: Parser | type[Parser]) -> Sequence[str]:
+    """Return the device columns of a format without those that its tool never prints."""
+    absent = NOT_PRINTED.get(parser.name, "").split()
+    return [column for column in parser.CARRIES.get("device_samples", ()) if column not in absent]
 
 
 def _device_matrix(parsers: Sequence[Parser]) -> list[str]:
@@ -190,7 +206,7 @@ def _device_matrix(parsers: Sequence[Parser]) -> list[str]:
         lines.append(f"| column | {' | '.join(parser.name for parser in part)} |")
         lines.append(f"|---{'|---' * len(part)}|")
         for column in TABLES["device_samples"].columns:
-            cells = ["x" if column.name in parser.CARRIES["device_samples"] else "" for parser in part]
+            cells = ["x" if column.name in _printed(parser) else "" for parser in part]
             if any(cells):
                 lines.append(f"| {column.name} | {' | '.join(cells)} |")
         lines.append("")
