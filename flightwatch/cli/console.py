@@ -20,6 +20,7 @@ from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.status import StatusProbe
 from flightwatch.pipeline.store.client import open_store
+from flightwatch.pipeline.store.migrate import wait_until_migrated
 from flightwatch.pipeline.store.settings import StoreSettings
 
 HELP = "Serve the console alone: reads the store and the bus that the settings name (`up` includes it)."
@@ -53,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(bus.close)
         store = open_store(common.store_url, settings.section(StoreSettings))
         stack.callback(store.close)
+        if not wait_until_migrated(store, stop):
+            return ExitCode.DONE
         probe = StatusProbe(bus, store, clock, cluster=common.cluster, folder=store.folder, components=_no_components)
         app = create_app(Services(store, probe, lambda: None), loopback_only=is_loopback(host))
         server = HttpServer("console", app, bound)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import threading
 from contextlib import ExitStack
 
@@ -21,14 +20,12 @@ from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
-from flightwatch.pipeline.store.client import Store, open_store
-from flightwatch.pipeline.store.migrate import check, migrate
+from flightwatch.pipeline.store.client import open_store
+from flightwatch.pipeline.store.migrate import wait_until_migrated
 from flightwatch.pipeline.store.settings import StoreSettings
 
 HELP = "Store what is on the bus until stopped; several of these, on several machines, share the work."
 EPILOG = "example:\n  flightwatch pipeline --config /etc/flightwatch/flightwatch.toml"
-
-logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,19 +56,7 @@ def _open(stack: ExitStack, settings: Loaded, common: CommonSettings, stop: thre
     stack.callback(control.close)
     store = open_store(common.store_url, settings.section(StoreSettings))
     stack.callback(store.close)
-    if not _is_migrated(store, stop):
+    if not wait_until_migrated(store, stop):
         return None
     verify = SignatureCheck(AgentKeys(control).valid, required=ingest_settings.require_signatures)
     return Ingest(bus, store, ingest_settings, cluster=common.cluster, node=common.node_name, verify=verify)
-
-
-def _is_migrated(store: Store, stop: threading.Event) -> bool:
-    """Migrate an embedded store; wait for `flightwatch store migrate` on servers. False when stopped meanwhile."""
-    if store.embedded:
-        migrate(store)
-        return True
-    while check(store):
-        logger.warning("the store is older than this program: waiting for `flightwatch store migrate`")
-        if stop.wait(10.0):
-            return False
-    return True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
+import threading
 from dataclasses import dataclass
 from importlib import resources
 
@@ -19,6 +21,9 @@ from flightwatch.pipeline.store.layout import LATEST, codec, ttl_expression
 from flightwatch.pipeline.store.render import Renderer, latest_select
 from flightwatch.pipeline.store.schema import arrow_schema
 
+log = logging.getLogger(__name__)
+#: How often a process asks whether somebody has migrated its servers, seconds.
+MIGRATION_WAIT_SECONDS = 10.0
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 _MIN_PROGRAM = re.compile(r"^-- min_program: (\d+\.\d+\.\d+)$", re.MULTILINE)
 
@@ -102,6 +107,27 @@ def check(store: Store, known: list[Migration] | None = None, program: str = __v
             )
     done = {line.version for line in seen}
     return [migration for migration in known if migration.version not in done]
+
+
+def wait_until_migrated(store: Store, stop: threading.Event) -> bool:
+    """Migrate an embedded store; wait for `flightwatch store migrate` on servers.
+
+    Returns
+    -------
+    bool: False when `stop` was set before the store had every migration.
+
+    Raises
+    ------
+    ConfigError: the store needs a newer program, or an applied migration differs from this program's.
+    """
+    if store.embedded:
+        migrate(store)
+        return True
+    while check(store):
+        log.warning("the store is older than this program: waiting for `flightwatch store migrate`")
+        if stop.wait(MIGRATION_WAIT_SECONDS):
+            return False
+    return True
 
 
 def migrate(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,14 @@ from flightwatch.core.errors import ConfigError
 from flightwatch.pipeline.store.client import Store, open_store
 from flightwatch.pipeline.store.guard import ADMIN_TABLES, ROLLUPS, VIEWS
 from flightwatch.pipeline.store.layout import LATEST, RETENTION
-from flightwatch.pipeline.store.migrate import Migration, applied, check, migrate, migrations
+from flightwatch.pipeline.store.migrate import (
+    Migration,
+    applied,
+    check,
+    migrate,
+    migrations,
+    wait_until_migrated,
+)
 from flightwatch.pipeline.store.render import Renderer
 from flightwatch.pipeline.store.settings import StoreSettings
 from tests.pipeline.store.blocks import insert
@@ -189,3 +197,31 @@ def test_numbers_are_unique_and_every_file_names_the_oldest_program() -> None:
     numbers = [migration.version for migration in migrations()]
     assert numbers == sorted(set(numbers))
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", migration.min_program) for migration in migrations())
+
+
+class SomebodyMigrates(threading.Event):
+    """Stands for the time a process waits: in the second wait somebody runs `flightwatch store migrate`."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store, self.waits = store, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        if self.waits == 2:
+            migrate(self.store)
+        return False
+
+
+def test_processes_wait_for_servers_to_be_migrated(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(empty, "embedded", False)
+    waiting = SomebodyMigrates(empty)
+    assert wait_until_migrated(empty, waiting)
+    assert waiting.waits == 2
+
+
+def test_a_process_told_to_stop_does_not_wait(empty: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(empty, "embedded", False)
+    stop = threading.Event()
+    stop.set()
+    assert not wait_until_migrated(empty, stop)
