@@ -10,6 +10,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("console", "flightwatch.cli.console", "serve the console alone"),
     ("dead", "flightwatch.cli.dead", "what could not be stored, and another try for it"),
     ("detect", "flightwatch.cli.detect", "run the detectors over the live store"),
+    ("doctor", "flightwatch.cli.doctor", "is this node ready for probes, profiles and hang evidence"),
     ("hang", "flightwatch.cli.hang", "who stopped a hung job, from dumps and logs"),
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),

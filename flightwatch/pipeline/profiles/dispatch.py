@@ -81,6 +81,11 @@ class Dispatcher:
         run = request["run"] or _newest_run(targets)
         by_rank = {one["rank"]: one for one in targets if one["run"] == run}
         wanted = [row["rank"] for row in request["ranks"] if row["state"] not in RANK_ENDED]
+        late = now_ms - request["created_at_ms"] > request["max_seconds"] * 1000
+        if late and wanted:
+            reason = "its commands did not reach the bus in time"
+            self._profiles.tell(request["id"], [RankNews(rank, "failed", reason) for rank in wanted])
+            return
         problems = {rank: _problem(rank, request["job"], by_rank.get(rank), bool(targets)) for rank in wanted}
         if not settled and any(problems.values()):
             return

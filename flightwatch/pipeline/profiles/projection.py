@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from flightwatch.pipeline.profiles.records import Profiles
+from flightwatch.pipeline.profiles.records import REQUEST_ENDED, Profiles
 from flightwatch.pipeline.store.client import Store
 from flightwatch.pipeline.store.schema import arrow_schema
 
@@ -31,7 +31,7 @@ class Projection:
 
 
 def rows_of(request: Mapping[str, Any], cluster: str) -> list[dict[str, Any]]:
-    """Return the row of the request's state, and one row for each stored trace."""
+    """Return the row of the request's state and, once it has ended, one row for each stored trace."""
     failed = next((row["reason"] for row in request["ranks"] if row["state"] == "failed"), "")
     first = next((row["first_step"] for row in request["ranks"] if row["first_step"] is not None), None)
     base = {
@@ -52,6 +52,6 @@ def rows_of(request: Mapping[str, Any], cluster: str) -> list[dict[str, Any]]:
         base | {"rank": row["rank"], "artifact": row["artifact"], "sha256": row["sha256"], "bytes": row["bytes"],
                 "first_step": row["first_step"], "reason": row["reason"] or request["reason"]}
         for row in request["ranks"]
-        if row["artifact"] is not None
+        if row["state"] == "done" and request["state"] in REQUEST_ENDED
     ]  # fmt: skip
     return [base, *traces]

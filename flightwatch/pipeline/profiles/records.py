@@ -113,14 +113,19 @@ class Profiles:
             )
 
     def sent_out(self, name: str, run: str, start_step: int) -> None:
-        """Note that the commands of a request are on their way."""
+        """Note that the commands of a request are on their way; nodes may have answered already."""
         with self._control.transaction() as connection:
             connection.execute(
                 sa.update(PROFILE_REQUESTS)
-                .where(PROFILE_REQUESTS.c.id == name, PROFILE_REQUESTS.c.state == "requested")
-                .values(state="running", run=run, start_step=start_step, version=PROFILE_REQUESTS.c.version + 1,
-                        updated_at_ms=self._control.now_ms(connection))
-            )  # fmt: skip
+                .where(PROFILE_REQUESTS.c.id == name, PROFILE_REQUESTS.c.state.in_(("requested", "running")))
+                .values(
+                    state="running",
+                    run=run,
+                    start_step=start_step,
+                    version=PROFILE_REQUESTS.c.version + 1,
+                    updated_at_ms=self._control.now_ms(connection),
+                )
+            )
 
     def stop(self, name: str) -> None:
         """Ask for the end of a request; ranks that ended stay. Raises Refused when there is none or it has ended."""
@@ -146,14 +151,14 @@ class Profiles:
                 return
             rows = connection.execute(sa.select(PROFILE_RANKS).where(PROFILE_RANKS.c.request == name)).all()
             states = {row.rank: row.state for row in rows}
-            changed = False
+            changed = ended = False
             for one in news:
                 if one.rank not in states or _ORDER.get(one.state, -1) < _ORDER[states[one.rank]]:
                     continue
                 if states[one.rank] in RANK_ENDED and one.state != states[one.rank]:
                     continue
                 states[one.rank] = one.state
-                changed = True
+                changed, ended = True, ended or one.state in RANK_ENDED
                 optional = {key: getattr(one, key) for key in ("node", "first_step", "artifact", "sha256", "bytes")}
                 connection.execute(
                     sa.update(PROFILE_RANKS)
@@ -166,7 +171,12 @@ class Profiles:
                 connection.execute(
                     sa.update(PROFILE_REQUESTS)
                     .where(PROFILE_REQUESTS.c.id == name)
-                    .values(state=state, updated_at_ms=now_ms, version=PROFILE_REQUESTS.c.version + 1)
+                    .values(
+                        state=state,
+                        updated_at_ms=now_ms,
+                        # Readers of the projection care about ends, not about every step on the way.
+                        version=PROFILE_REQUESTS.c.version + (1 if ended or state != request.state else 0),
+                    )
                 )
 
     def see_targets(self, node: str, entries: Sequence[Mapping[str, Any]]) -> None:
@@ -219,7 +229,8 @@ class Profiles:
 def _state(before: str, ranks: Sequence[str]) -> str:
     """Derive a request's state from its ranks: done when at least one trace is there and all have ended."""
     if any(state not in RANK_ENDED for state in ranks):
-        return before if before == "stopping" else "running"
+        sent = any(state not in ("requested", *RANK_ENDED) for state in ranks)
+        return "running" if sent and before == "requested" else before
     if "done" in ranks:
         return "done"
     return "stopped" if "stopped" in ranks else "failed"
