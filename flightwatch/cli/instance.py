@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.local_client import LOCK_NAME
 from flightwatch.core.errors import ConfigError, Refused
 
 log = logging.getLogger(__name__)
 
 AGENT_STOP_SECONDS = 20.0
-SOCKET_NAME = "flightwatch.sock"
 
 
 class InstanceLock:
@@ -43,7 +43,7 @@ class InstanceLock:
         ------
         Refused: another process holds it. ConfigError: the folder cannot be made or written.
         """
-        path = self.data_dir / "instance.lock"
+        path = self.data_dir / LOCK_NAME
         try:
             self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

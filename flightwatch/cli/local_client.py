@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import socket
@@ -13,6 +14,8 @@ from typing import Any
 from flightwatch.core.errors import FlightwatchError, Refused
 
 SOCKET_NAME = "flightwatch.sock"
+#: Held by the instance for as long as it runs.
+LOCK_NAME = "instance.lock"
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -66,7 +69,7 @@ class LocalClient:
     def _explained(self, error: Exception) -> FlightwatchError:
         folder = self.path.parent
         if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
-            return Refused(f"nothing runs on {folder}; `flightwatch up` starts it")
+            return Refused(not_answering(folder) or f"nothing runs on {folder}; `flightwatch up` starts it")
         if isinstance(error, PermissionError):
             return Refused(f"{self.path} belongs to another user: run this as the user that runs Flightwatch")
         if isinstance(error, TimeoutError):
@@ -80,6 +83,20 @@ class LocalClient:
         if code != 200:
             raise FlightwatchError(error_text(body, code))
         return json.loads(body)
+
+
+def not_answering(folder: Path) -> str | None:
+    """Return one sentence when an instance holds the folder, which then starts or stops; None when nothing runs."""
+    try:
+        with (folder / LOCK_NAME).open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                pid = lock.read(32).decode(errors="replace").strip() or "unknown"
+                return f"the instance on {folder} (pid {pid}) is starting or stopping: try again in a moment"
+    except OSError:
+        return None
+    return None
 
 
 def error_text(body: bytes, status: int) -> str:

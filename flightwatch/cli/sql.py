@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from flightwatch.cli.common_settings import CommonSettings, local_path, local_url
-from flightwatch.cli.local_client import LocalClient, error_text
+from flightwatch.cli.local_client import LocalClient, error_text, not_answering
 from flightwatch.cli.sections import load_settings
 from flightwatch.core.errors import ConfigError, FlightwatchError, Refused
 from flightwatch.core.settings import Loaded
@@ -72,6 +72,9 @@ def _ask_instance(folder: str, text: str, form: str) -> bytes | None:
     """
     client = LocalClient(folder)
     if not _listens(client.path):
+        # Opening the store of an instance that starts would make its start fail.
+        if starting := not_answering(client.path.parent):
+            raise Refused(starting)
         return None
     with client.request("POST", "/sql", json.dumps({"query": text, "format": form}).encode()) as response:
         body, status = response.read(), response.status

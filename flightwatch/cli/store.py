@@ -49,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.data_dir:
         url = local_url("chdb", arguments.data_dir, "store")
         control_url = local_url("sqlite", arguments.data_dir, _CONTROL_FILE)
+    if arguments.verb not in ("migrate", "restore") and url.startswith("chdb:") and not local_path(url).is_dir():
+        raise Refused(f"there is no store at {local_path(url)}")
     store = open_store(url, settings.section(StoreSettings))
     try:
         return _do(arguments, store, control_url, settings)

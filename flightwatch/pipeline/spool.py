@@ -25,7 +25,7 @@ from flightwatch.core.settings import setting
 from flightwatch.core.vocabulary import EVICTION_ORDER, Lane
 from flightwatch.pipeline.bus.folder import MOUNTS, prepare
 from flightwatch.pipeline.bus.segment import Entry
-from flightwatch.pipeline.bus.segments import SegmentedLog
+from flightwatch.pipeline.bus.segments import NothingReadable, SegmentedLog
 
 logger = logging.getLogger(__name__)
 
@@ -200,9 +200,23 @@ class Spool:
 
     def _log(self, lane: Lane) -> _LaneLog:
         if lane not in self._logs:
-            acknowledged = self._acknowledged.get(lane.value, 0)
-            self._logs[lane] = _LaneLog(self.folder / lane.value, self.settings.segment_bytes, acknowledged)
+            folder, size = self.folder / lane.value, self.settings.segment_bytes
+            try:
+                self._logs[lane] = _LaneLog(folder, size, self._acknowledged.get(lane.value, 0))
+            except NothingReadable as error:
+                # An agent that does not start is worse than a lost backlog: after a power cut that is a whole fleet.
+                logger.error("%s", error)
+                self._set_aside(folder)
+                self._logs[lane] = _LaneLog(folder, size, 0)
         return self._logs[lane]
+
+    def _set_aside(self, folder: Path) -> None:
+        aside = folder.with_name(f"{folder.name}.damaged-{secrets.token_hex(4)}")
+        try:
+            folder.rename(aside)
+        except OSError as error:
+            raise TransientError(f"{folder}: {error.strerror}") from error
+        logger.error("%s is now %s; the batches in it are lost, delete it at leisure", folder, aside)
 
     def _close_log(self, lane: Lane) -> None:
         log = self._logs.pop(lane)

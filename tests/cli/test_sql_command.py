@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from socketserver import ThreadingUnixStreamServer
 import pytest
 
 from flightwatch.cli import main
+from flightwatch.cli.instance import InstanceLock
 from flightwatch.core.vocabulary import ExitCode
 from flightwatch.pipeline.store.client import open_store
 from flightwatch.pipeline.store.migrate import migrate
@@ -146,3 +148,16 @@ def test_malformed_requests_are_told_so(data_dir: Path) -> None:
         assert json.loads(answer.body)["error"]["message"]
     assert answer_request(people, b'{"query": "SELECT 1 AS x"}').body == b'{"x":1}\n'
     store.close()
+
+
+def test_an_instance_that_starts_keeps_its_store_to_itself(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = InstanceLock(data_dir)
+    lock.acquire()
+    try:
+        assert ask(data_dir, QUERY) == ExitCode.FAILED
+        assert f"(pid {os.getpid()}) is starting or stopping: try again in a moment" in capsys.readouterr().err
+        assert main(["status", "--data-dir", str(data_dir)]) == ExitCode.FAILED
+        assert "is starting or stopping" in capsys.readouterr().err
+    finally:
+        lock.release()
+    assert ask(data_dir, QUERY) == ExitCode.DONE

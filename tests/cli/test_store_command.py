@@ -40,3 +40,12 @@ def test_migrate_check_size_backup_restore(tmp_path: Path, capsys: pytest.Captur
 def test_restore_needs_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert store(tmp_path, "restore") == ExitCode.USAGE
     assert "--name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["check", "size", "backup", "rebuild-rollups"])
+def test_a_store_that_is_not_there_is_said_and_not_made(
+    tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert store(tmp_path / "data", verb) == ExitCode.FAILED
+    assert f"there is no store at {tmp_path}/data/store" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

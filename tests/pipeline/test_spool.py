@@ -127,6 +127,22 @@ def test_disk_is_given_back_as_batches_are_acknowledged(tmp_path: Path) -> None:
     spool.close(clean=True)
 
 
+def test_a_lane_of_which_nothing_can_be_read_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = Spool(tmp_path / "s")
+    spool.append([sealed(1)], 0)
+    spool.append([sealed(1, lane=Lane.EVENTS)], 0)
+    spool.close(clean=True)
+    for file in (tmp_path / "s" / "samples").iterdir():
+        file.write_bytes(b"\xff" * 9_000)
+    again = Spool(tmp_path / "s")
+    assert (again.backlog(Lane.SAMPLES), again.backlog(Lane.EVENTS)) == (0, 1)
+    again.append([sealed(2)], 0)
+    assert again.backlog(Lane.SAMPLES) == 1
+    again.close(clean=True)
+    assert len(list((tmp_path / "s").glob("samples.damaged-*"))) == 1
+    assert "the batches in it are lost" in caplog.text
+
+
 def test_a_damaged_spool_file_costs_its_batches_only(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "s", SpoolSettings(segment_bytes=200_000))
     for seq in range(1, 61):

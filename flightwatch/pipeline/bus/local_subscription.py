@@ -10,7 +10,7 @@ from flightwatch.core.clock import Clock
 from flightwatch.core.errors import StaleGeneration
 from flightwatch.pipeline.bus.base import Committed, Jump, Message, Partition
 from flightwatch.pipeline.bus.groups import GroupTable
-from flightwatch.pipeline.bus.segments import SegmentedLog
+from flightwatch.pipeline.bus.segments import DAMAGE_JUMP, SegmentedLog
 from flightwatch.pipeline.bus.settings import BusSettings
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,9 @@ class LocalSubscription:
             self._jump(Jump(partition, position.offset, begin, "recreated"))
             return begin
         if position.offset < begin:
-            self._jump(Jump(partition, position.offset, begin, "retention"))
+            # Retention deletes messages that existed; damage leaves a gap far wider than any log is long.
+            reason = "damaged" if begin - position.offset >= DAMAGE_JUMP else "retention"
+            self._jump(Jump(partition, position.offset, begin, reason))
             return begin
         return position.offset
 

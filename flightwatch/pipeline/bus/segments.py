@@ -41,6 +41,10 @@ class Read:
     damaged: bool
 
 
+class NothingReadable(TransientError):
+    """Every file of a log is damaged."""
+
+
 class SegmentedLog:
     """The chain of one topic. Not thread-safe; any number of processes may have it open.
 
@@ -63,7 +67,7 @@ class SegmentedLog:
             create(self.path(1), secrets.token_hex(8), [0] * partitions)
         first = next((segment for segment in map(self._segment, reversed(self.numbers())) if segment), None)
         if first is None:
-            raise TransientError(f"{folder}: no file of this log can be read; move the folder away to begin a new log")
+            raise NothingReadable(f"{folder}: no file of this log can be read; move the folder away to begin a new log")
         self.incarnation = first.log_id
         self.partitions = len(first.bases)
 

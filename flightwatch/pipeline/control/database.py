@@ -58,7 +58,7 @@ class Control:
             with self._engine.begin() as connection:
                 yield connection
         except DBAPIError as error:
-            raise TransientError(f"the control database did not answer: {_reason(error)}") from error
+            raise self._trouble(error) from error
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
@@ -67,7 +67,16 @@ class Control:
             with self._engine.connect().execution_options(flightwatch_reading=True) as connection:
                 yield connection
         except DBAPIError as error:
-            raise TransientError(f"the control database did not answer: {_reason(error)}") from error
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: DBAPIError) -> TransientError:
+        name = str(getattr(error.orig, "sqlite_errorname", ""))
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+            where = self._engine.url.database
+            return TransientError(
+                f"the control database {where} is damaged ({_reason(error)}): put the copy from a backup in its place"
+            )
+        return TransientError(f"the control database did not answer: {_reason(error)}")
 
     def now_ms(self, connection: sa.Connection) -> int:
         """Return the time that all processes agree on: PostgreSQL's clock, or this machine's for SQLite."""

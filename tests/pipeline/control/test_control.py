@@ -295,3 +295,10 @@ def test_malformed_urls_are_refused_without_showing_a_password(url: str, reason:
     with pytest.raises(ConfigError, match=reason) as refusal:
         open_control(url, ControlSettings())
     assert "secret" not in str(refusal.value)
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "control.db"
+    file.write_bytes(b"\xff" * 9_000)
+    with pytest.raises(TransientError, match=f"the control database {file} is damaged .*: put the copy from a backup"):
+        open_control(f"sqlite:///{file}", ControlSettings())
