@@ -118,7 +118,10 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
         states = {"ingest": worker.state}
         return states if arguments.no_agent else states | {"agent": agent.state}
 
-    probe = StatusProbe(bus, store, clock, cluster=common.cluster, folder=data_dir, components=components)
+    probe = StatusProbe(
+        bus, store, clock, cluster=common.cluster, folder=data_dir, components=components,
+        ingest_error=lambda: ingest.metrics.snapshot().last_error,
+    )  # fmt: skip
     services = Services(store, probe, lambda: None if worker.state == "running" else f"ingest is {worker.state}")
     worker.start()
     stack.callback(worker.stop, DRAIN_SECONDS)

@@ -33,6 +33,7 @@ class StatusProbe:
     bus, store: handles of this process.
     folder: data folder whose disk is reported, None when everything is on servers.
     components: returns name to state ("running", "stopped: why") of the parts this process runs.
+    ingest_error: returns why ingest's last try failed, None when it succeeded or another process ingests.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class StatusProbe:
         cluster: str,
         folder: Path | None,
         components: Callable[[], Mapping[str, str]],
+        ingest_error: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._bus, self._store, self._clock = bus, store, clock
         self._cluster, self._folder, self._components = cluster, folder, components
+        self._ingest_error = ingest_error
         self._started_ms = clock.now_ms()
         self._lock = threading.Lock()
         self._cached: dict[str, Any] | None = None
@@ -90,6 +93,8 @@ class StatusProbe:
             "disk": self._disk(),
         }
         status["notices"] = ([bus_notice] if bus_notice else []) + _notices(status)
+        if (error := self._ingest_error()) is not None:
+            status["notices"].append(f"Ingest tries again, losing nothing: {error}")
         return status
 
     def _lag(self, now_ms: int) -> tuple[list[dict[str, Any]], str | None]:
