@@ -34,7 +34,7 @@ _WHOLE_POWER = re.compile(
     re.IGNORECASE,
 )
 _SUPPLY = re.compile(r"(?:power supply|psu?)[ _-]?\d", re.IGNORECASE)
-_SUPPLY_OUTPUT = re.compile(r"out(?:put)?\b|pout|capacity|last", re.IGNORECASE)
+_SUPPLY_OUTPUT = re.compile(r"out(?:put)?\b|output ?power|pout|capacity|last", re.IGNORECASE)
 #: Beyond these a reading is a register's "unset" or a broken sensor.
 _LARGEST = 1e12
 _PLAUSIBLE = {"temperature": (-100.0, 300.0), "fan": (0.0, 200_000.0), "power": (0.0, 1e6), "humidity": (0.0, 100.0)}

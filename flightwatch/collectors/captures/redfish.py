@@ -92,6 +92,8 @@ class RedfishParser:
                 yield from take_resource(sheet, resource, self.CARRIES, context)
         if documents and not known:
             yield Note("error", "", "the document holds no Redfish resource with readings")
+        elif known and not sheet.sensors:
+            yield Note("info", "", "only links to other resources, no readings")
         yield from sheet.rows(context, self.CARRIES)
 
 
@@ -115,17 +117,19 @@ def take_resource(
     context: CaptureContext,
 ) -> Iterator[Row]:
     """Put a resource's readings into `sheet`; yield inventory rows of supplies (none without `carries`)."""
-    for index, entry in enumerate(objects(resource.get("Temperatures"))):
+    for index, entry in enumerate(_entries(resource.get("Temperatures"))):
         _reading(sheet, entry, "ReadingCelsius", ("temperature", "C"), f"Temperatures[{index}]")
-    for index, entry in enumerate(objects(resource.get("Fans"))):
+    for index, entry in enumerate(_entries(resource.get("Fans"))):
         units = entry.get("ReadingUnits", entry.get("Units"))
         field = "Reading" if "Reading" in entry else "CurrentReading" if "CurrentReading" in entry else "ReadingRPM"
         default = "RPM" if field == "ReadingRPM" else "Percent" if field == "CurrentReading" else ""
         quantity, unit = UNITS.get(str(units or default).lower(), ("ratio", "%") if units else ("fan", ""))
         _reading(sheet, entry, field, ("fan", unit) if quantity == "ratio" else (quantity, unit), f"Fans[{index}]")
-    for index, entry in enumerate(objects(resource.get("Voltages"))):
+    for index, entry in enumerate(_entries(resource.get("Voltages"))):
         _reading(sheet, entry, "ReadingVolts", ("voltage", "V"), f"Voltages[{index}]")
-    for index, entry in enumerate(objects(resource.get("PowerControl"))):
+    for index, given in enumerate(_entries(resource.get("PowerControl"))):
+        # A member number ("0") is no name.
+        entry = {key: value for key, value in given.items() if key != "MemberId"}
         _reading(sheet, entry, "PowerConsumedWatts", ("power", "W"), f"PowerControl[{index}]", "System Power")
         limit = (
             (entry.get("PowerLimit") or {}).get("LimitInWatts") if isinstance(entry.get("PowerLimit"), dict) else None
@@ -134,22 +138,30 @@ def take_resource(
             sheet.add(
                 Sensor("redfish", _name(entry) or "System Power", "power_max", "W", watts), f"PowerControl[{index}]"
             )
-    for index, entry in enumerate(objects(resource.get("PowerSupplies"))):
+    for index, entry in enumerate(_entries(resource.get("PowerSupplies"))):
         yield from _supply(sheet, entry, f"PowerSupplies[{index}]", carries, context)
     if "ReadingType" in resource or ("Reading" in resource and "ReadingUnits" in resource):
         _sensor(sheet, resource)
-    for index, entry in enumerate(objects(resource.get("TemperatureReadingsCelsius"))):
+    for index, entry in enumerate(_entries(resource.get("TemperatureReadingsCelsius"))):
         _reading(sheet, entry, "Reading", ("temperature", "C"), f"TemperatureReadingsCelsius[{index}]")
     summary = resource.get("TemperatureSummaryCelsius")
     for name, entry in summary.items() if isinstance(summary, dict) else ():
         if isinstance(entry, dict):
             _reading(sheet, {"PhysicalContext": name, **entry}, "Reading", ("temperature", "C"), name, name)
     for name, kind in _EXCERPTS.items():
-        for entry in objects(resource.get(name)):
+        for entry in _entries(resource.get(name)):
             label = f"{_name(resource) or ''} {name}".strip()
             _reading(sheet, {**entry, "Name": label}, "Reading", kind, name, label)
             if (rpm := _number(entry.get("SpeedRPM"))) is not None:
-                sheet.add(Sensor("redfish", label, "fan", "rpm", rpm, _status(resource)), name)
+                sheet.add(Sensor("redfish", label, "fan", "rpm", rpm, _status(entry)), name)
+    if any(name in resource for name in ("InputPowerWatts", "OutputPowerWatts")):
+        # The metrics of one supply are not the power of the host.
+        sheet.partial_power = True
+
+
+def _entries(value: object) -> list[dict[str, Any]]:
+    """Return the objects of a list without those that only point at another resource."""
+    return [entry for entry in objects(value) if entry.keys() - {"@odata.id"}]
 
 
 def _reading(

@@ -82,6 +82,26 @@ def test_truncated_redfish_names_the_place(text: Read, sample: Read) -> None:
     assert any("offset" in error for error in found.errors)
 
 
+def test_redfish_supply_metrics_are_not_the_power_of_the_host(text: Read) -> None:
+    found = text(json.dumps({
+        "@odata.type": "#PowerSupplyMetrics.v1_1_0.PowerSupplyMetrics", "Name": "Supply 2",
+        "Status": {"Health": "Warning"}, "InputPowerWatts": {"Reading": 400.5}, "OutputPowerWatts": {"Reading": 371.0},
+        "FanSpeedPercent": {"Reading": 40, "SpeedRPM": 6100},
+    }))  # fmt: skip
+    assert found.sensor("Supply 2 InputPowerWatts", "power")["value"] == 400.5
+    assert found.of("node_samples")[0]["psu_w"] is None
+    assert not found.codes
+
+
+def test_redfish_power_control_without_a_name_is_the_host(text: Read) -> None:
+    control = {"MemberId": "0", "PowerConsumedWatts": 812, "PowerLimit": {"LimitInWatts": None}}
+    links = [{"@odata.id": "/redfish/v1/Chassis/1/Power#/PowerSupplies/0"}]
+    found = text(json.dumps({"@odata.id": "/redfish/v1/Chassis/1/Power", "PowerControl": [control], "Fans": links}))
+    assert found.sensor("System Power", "power")["value"] == 812.0
+    assert found.of("node_samples")[0]["psu_w"] == 812.0
+    assert len(found.of("sensor_samples")) == 1
+
+
 def test_ibswinfo(sample: Read) -> None:
     found = sample("ibswinfo.out")
     assert found.codes == ["psu:failed", "psu:failed"]
