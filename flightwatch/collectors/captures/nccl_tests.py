@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar
 
 from flightwatch.collectors.captures.base import Lines, head_text, make_row, to_float, to_int
@@ -18,6 +18,8 @@ from flightwatch.core.vocabulary import OpKind, OpLevel
 
 _HEADER = re.compile(r"#\s*size\s+count\s.*algbw\s+busbw")
 _RANK = re.compile(r"#\s+Rank\s+(\d{1,7})\s")
+#: Rows of a table held until its collective is known.
+_ROWS_HELD = 1_000
 _STARTING = re.compile(r"Collective test starting: (\w{1,40}?)(?:_perf)?\s*$")
 _AVERAGE = re.compile(r"# Avg bus bandwidth\s*:\s*([\d.]{1,20})")
 _WRONG = re.compile(r"# Out of bounds values : (\d{1,9}) (OK|FAILED)")
@@ -30,6 +32,7 @@ class _Table:
     common: dict[str, int]
     halves: tuple[dict[str, int], ...]
     width: int
+    rows: list[list[str]] = field(default_factory=list)
 
 
 def _table(header: str) -> _Table | None:
@@ -74,10 +77,12 @@ class NcclTests:
         op, ranks = "", 0
         for number, text in lines:
             if starting := _STARTING.search(text):
+                yield from self._results(table, op, ranks, context)
                 op = starting[1]
             elif _RANK.match(text):
                 ranks += 1
             elif _HEADER.match(text.strip()):
+                yield from self._results(table, op, ranks, context)
                 table = _table(text.strip())
             elif average := _AVERAGE.match(text):
                 yield Note(
@@ -86,11 +91,23 @@ class NcclTests:
             elif (wrong := _WRONG.match(text)) and wrong[2] == "FAILED":
                 yield Note("warning", f"line {number}", f"{wrong[1]} wrong values: the results are not valid")
             elif table is not None and (cells := _cells(text, table)):
-                yield from self._result(cells, table, op or _operation(cells, table, ranks), context)
+                table.rows.append(cells)
+                if len(table.rows) >= _ROWS_HELD:
+                    yield from self._results(table, op, ranks, context)
             elif not text.startswith("#"):
                 yield from comm.feed(number, split(text, context.at_ms))
+        yield from self._results(table, op, ranks, context)
         yield from comm.flush()
         yield from lines.notes
+
+    def _results(self, table: _Table | None, op: str, ranks: int, context: CaptureContext) -> Iterator[Row]:
+        """Yield the rows held so far: the largest message says which collective an unnamed table is of."""
+        if table is None or not table.rows:
+            return
+        name = op or _operation(table, ranks)
+        for cells in table.rows:
+            yield from self._result(cells, table, name, context)
+        table.rows.clear()
 
     def _result(self, cells: list[str], table: _Table, op: str, context: CaptureContext) -> Iterator[Row]:
         size = to_int(cells[table.common["size"]])
@@ -110,16 +127,30 @@ class NcclTests:
 
 def _cells(text: str, table: _Table) -> list[str] | None:
     cells = text.split()
+    if len(cells) == table.width - 1 and "redop" in table.common:
+        # Collectives that reduce nothing leave this column blank.
+        cells.insert(table.common["redop"], "none")
     if len(cells) != table.width or to_int(cells[0]) is None or to_float(cells[table.halves[0]["busbw"]]) is None:
         return None
     return cells
 
 
-def _operation(cells: list[str], table: _Table, ranks: int) -> str:
-    """Name the collective by the ratio of its two bandwidths when the output does not name it."""
+def _operation(table: _Table, ranks: int) -> str:
+    """Name the collective when the output does not: by its root and the ratio of its two bandwidths.
+
+    Bus bandwidth is the algorithm's times 2(n-1)/n for all-reduce, (n-1)/n for reduce-scatter, all-gather and
+    all-to-all, 1 for those with a root (nccl-tests' PERFORMANCE.md). What fits several is called "collective".
+    """
+    cells = max(table.rows, key=lambda row: to_float(row[table.halves[0]["algbw"]]) or 0.0)
+    reduces = "redop" in table.common and cells[table.common["redop"]] not in ("none", "-1")
+    root = to_int(cells[table.common["root"]]) if "root" in table.common else None
+    if root is not None and root >= 0:
+        return "reduce" if reduces else "broadcast"
     algbw = to_float(cells[table.halves[0]["algbw"]]) or 0.0
     busbw = to_float(cells[table.halves[0]["busbw"]]) or 0.0
-    reduces = "redop" in table.common and cells[table.common["redop"]] not in ("none", "-1")
-    if reduces and (ranks == 0 or algbw < 1.0 or abs(busbw / algbw - 2 * (ranks - 1) / ranks) < 0.05):
-        return "all_reduce"
-    return "collective"
+    if not reduces or algbw < 1.0:
+        return "collective"
+    if ranks < 2:
+        return "all_reduce" if busbw > 1.05 * algbw else "collective"
+    share = (ranks - 1) / ranks
+    return "all_reduce" if abs(busbw / algbw - 2 * share) < abs(busbw / algbw - share) else "reduce_scatter"

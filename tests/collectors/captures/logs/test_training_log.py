@@ -78,6 +78,29 @@ def test_nccl_tests(sample: Any) -> None:
     assert 38.45 not in [row["value"] for row in busbw.values()]
 
 
+@pytest.mark.parametrize(
+    ("columns", "cells", "ratio", "op"),
+    [
+        ("type redop root", "float sum -1", 1.75, "all_reduce"),
+        ("type redop root", "float sum -1", 0.875, "reduce_scatter"),
+        ("type redop root", "float sum 0", 1.0, "reduce"), ("type redop root", "float none 0", 1.0, "broadcast"),
+        ("type redop", "float", 0.875, "collective"), ("type", "float", 0.875, "collective"),
+        ("type redop", "float sum", 1.75, "all_reduce"),
+    ],
+)  # fmt: skip
+def test_the_collective_of_an_unnamed_table(columns: str, cells: str, ratio: float, op: str, text: Any) -> None:
+    ranks = "".join(f"#   Rank  {rank} Pid 1{rank} on localhost device  {rank} [0x00] A100\n" for rank in range(8))
+    figures = f"100.0 80.00 {80 * ratio:.2f} 0"
+    found = text(
+        f"# nThread 1 nGpus 8 minBytes 8 maxBytes 1048576\n{ranks}#  size count {columns} time algbw busbw error "
+        f"time algbw busbw error\n  8 2 {cells} 30.0 0.00 0.00 0 30.1 0.00 0.00 0\n"
+        f"  1048576 262144 {cells} {figures} {figures}\n"
+    )
+    labels = [row["label"] for row in found.of("sensor_samples")]
+    assert labels[0] == f"{op} 8 B out-of-place"
+    assert len(labels) == 4
+
+
 def test_superbench(sample: Any) -> None:
     rows = {(row["node"], row["label"]): row["value"] for row in sample("superbench.jsonl").of("sensor_samples")}
     assert rows["sb-1", "nccl-bw/allreduce_8589934592_busbw:0"] == 231.25
