@@ -11,7 +11,7 @@ _D, _I, _W, _E, _C = (
     EventSeverity.DEBUG, EventSeverity.INFO, EventSeverity.WARNING, EventSeverity.ERROR, EventSeverity.CRITICAL,
 )  # fmt: skip
 _LINK = re.compile(rf"(mlx5_core|bnxt_en|ionic|ice|i40e|irdma|mlx4_en) ({PCI})(?: (\S{{1,32}}?))?:? (?:\S{{1,32}}: )?"
-                   r"(?:NIC )?[Ll]ink (?:is )?([Uu]p|[Dd]own)\b")  # fmt: skip
+                   r"(?:NIC |Port: \d{1,3} )?[Ll]ink (?:is )?([Uu]p|[Dd]own|UP|DOWN|ACTIVE)\b")  # fmt: skip
 _MODULE = re.compile(rf"mlx5_core ({PCI}):.{{0,80}}Port module event(?:\[error\])?: module (\d{{1,3}}), (.{{1,80}})")
 _OOM = re.compile(
     r"(?:[Oo]ut of memory|oom-kill)\S{0,40}:? ?(?:Killed|Kill) process (\d{1,10})"
@@ -32,6 +32,7 @@ _MLX5: tuple[tuple[re.Pattern[str], str, EventSeverity], ...] = (
     (re.compile(r"insufficient power", re.I), "mlx5:insufficient_power", _E),
     (re.compile(r"health compromised|Fatal error \d+ detected|poll_health.{0,40}error|firmware fatal", re.I),
      "mlx5:health", _C),
+    (re.compile(r"high temperature on sensors", re.I), "mlx5:hot", _E),
     (re.compile(r"TX timeout|transmit queue.{0,20}timed out", re.I), "mlx5:tx_timeout", _E),
     (re.compile(r"[Ee]rror cqe|Local protection error|Completion with error", re.I), "mlx5:cqe_error", _W),
     (re.compile(r"mlx5_cmd_out_err.{0,120}failed|cmd\w{0,30}.{0,60}timeout", re.I), "mlx5:command_failed", _W),
@@ -56,8 +57,9 @@ class HostMatcher:
     """Reads messages about adapters, links, the memory killer, crashes, lockups and storage."""
 
     TRIGGER = (
-        r"mlx5|[Ll]ink (?:is )?(?:[Uu]p|[Dd]own)|oom-kill|ut of memory|segfault|Kernel panic|sysrq|blocked for more"
-        r"|lockup|LOCKUP|rcu\S{0,30} (?:self-)?detected|nvme|I/O error|medium error|-fs error|XFS|BTRFS|read-only"
+        r"mlx5|[Ll]ink (?:is )?(?:[Uu]p|[Dd]own|DOWN)|oom-kill|ut of memory|segfault|Kernel panic|sysrq"
+        r"|blocked for more|lockup|LOCKUP"
+        r"|rcu\S{0,30} (?:self-)?detected|nvme|I/O error|medium error|-fs error|XFS|BTRFS|read-only"
         r"|not responding|Lustre|NETDEV WATCHDOG|transmit queue"
     )
 
@@ -101,7 +103,7 @@ class HostMatcher:
 def _link(message: str, state: KernelState) -> KernelEvent | bool | None:
     if found := _LINK.search(message):
         pci, name = found[2].lower(), (found[3] or "").rstrip(":")
-        if found[4].lower() == "up":
+        if found[4].lower() in ("up", "active"):
             state.learn_link(pci)
             return True
         was_up = pci in state.links_up

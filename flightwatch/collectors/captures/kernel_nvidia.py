@@ -41,6 +41,7 @@ _FABRIC_FAULTS = (
 )
 _AT_PCI = re.compile(r"GPU at PCI:([0-9a-fA-F:.]{4,19}[0-9a-fA-F]):?(?: (GPU-[0-9a-fA-F\-]{8,40}))?")
 _GPU_ADDRESS = re.compile(r"\bGPU ((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])")
+_THE_GPU = re.compile(r"The NVIDIA GPU ((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])")
 _NVRM_FAULTS: tuple[tuple[re.Pattern[str], str, EventSeverity], ...] = (
     (re.compile(r"fallen off the bus"), "nvrm:off_bus", EventSeverity.CRITICAL),
     (
@@ -61,6 +62,7 @@ class NvidiaMatcher:
 
     def __init__(self) -> None:
         self._switch_event: KernelEvent | None = None
+        self._named_address: str | None = None
 
     def match(self, message: str, state: KernelState) -> KernelEvent | bool | None:
         """Return the event of one line."""
@@ -74,7 +76,20 @@ class NvidiaMatcher:
             if _PEERMEM.search(message):
                 return KernelEvent("peermem:error", EventSeverity.WARNING, words(message))
             return None
-        return _nvrm(message, state)
+        return self._nvrm(message, state)
+
+    def _nvrm(self, message: str, state: KernelState) -> KernelEvent | None:
+        event = _nvrm(message, state)
+        lost = event is not None and event.code == "nvrm:off_bus" and "pci_bus_id" not in event.attrs
+        if event is not None and lost and self._named_address is not None:
+            # One sentence over three lines; the first names the device.
+            event.attrs["pci_bus_id"] = self._named_address
+            event.device = state.device_of.get(self._named_address)
+        # "(PCI ID: 10de:2330) installed in this system has" is the line between.
+        if "installed in this system has" not in message:
+            named = first_group(_THE_GPU, message)
+            self._named_address = named.lower() if named else None
+        return event
 
     def _xid(self, message: str, state: KernelState) -> KernelEvent | None:
         found = _XID.search(message)

@@ -12,6 +12,10 @@ _AER = re.compile(
     rf"(?:\S{{1,40}} )?({PCI}): (?:AER: )?PCIe Bus Error: severity=([\w\- ()]{{3,40}}?),? type=([\w ]{{1,40}}?),?"
     r" (?:\(([\w ]{1,40})\)|id=|$)"
 )
+_AER_SUMMARY = re.compile(
+    rf"AER: (?:Multiple )?Uncorrect(?:ed|able) \((Non-Fatal|Fatal)\) error (?:message )?received(?:: | from )({PCI})"
+)
+_DPC = re.compile(rf"({PCI}): (?:pciehp: )?DPC: (?:containment event|unmasked uncorrectable error detected)")
 _AER_LAYER = re.compile(rf"({PCI}): (?:AER: )?aer_layer=([\w ]{{1,40}}), aer_agent=([\w ]{{1,40}})")
 _AER_STATUS = re.compile(
     rf"({PCI}):\s{{1,6}}device \[([0-9a-f:]{{9}})\] error status/mask=([0-9a-f]{{8}})/([0-9a-f]{{8}})"
@@ -32,10 +36,13 @@ _THERMAL = re.compile(r"CPU(\d{1,5}): (?:Core|Package) temperature(?:/speed)? ab
 class PlatformMatcher:
     """Reads AER, APEI, machine-check and EDAC messages; several lines of one error become one event."""
 
-    TRIGGER = r"Bus Error|AER|Hardware Error|EDAC|\]: ?device \[|device \[[0-9a-f]{4}:|\[ ?\d{1,2}\] \w|temperature"
+    TRIGGER = (
+        r"Bus Error|AER|DPC: |Hardware Error|EDAC|\]: ?device \[|device \[[0-9a-f]{4}:|\[ ?\d{1,2}\] \w|temperature"
+    )
 
     def __init__(self) -> None:
         self._aer: dict[str, KernelEvent] = {}
+        self._announced: set[str] = set()
         self._record: tuple[str, KernelEvent] | None = None
 
     def match(self, message: str, state: KernelState) -> KernelEvent | bool | None:
@@ -59,8 +66,22 @@ class PlatformMatcher:
                 attrs["agent"] = agent
             if len(self._aer) > 256:
                 self._aer.clear()
+                self._announced.clear()
+            if pci in self._announced and self._aer[pci].code == code:
+                self._announced.discard(pci)
+                self._aer[pci].attrs.update(attrs)
+                return True
             event = self._aer[pci] = KernelEvent(code, level, words(message), attrs)
             return event
+        if summary := _AER_SUMMARY.search(message):
+            # The device's own lines follow, unless it no longer answers.
+            code, level = _aer_class(summary[1].lower())
+            pci = summary[2].lower()
+            event = self._aer[pci] = KernelEvent(code, level, words(message), {"pci_bus_id": pci})
+            self._announced.add(pci)
+            return event
+        if contained := _DPC.search(message):
+            return KernelEvent("pcie:dpc", _E, words(message), {"pci_bus_id": contained[1].lower()})
         if layered := _AER_LAYER.search(message):
             attrs = {"pci_bus_id": layered[1].lower(), "layer": layered[2], "agent": layered[3]}
             return KernelEvent("pcie:aer", _I, words(message), attrs)

@@ -194,3 +194,37 @@ def test_journal_exports(sample: Any) -> None:
 def test_the_capture_time_and_node_fill_what_lines_lack(text: Any) -> None:
     found = text("[ 10.0] NVRM: Xid (PCI:0000:01:00): 79, x\n", at_ms=5000, node="gpu-1")
     assert (found.event("xid:79")["ts"], found.event("xid:79")["node"]) == (5000, "gpu-1")
+
+
+def test_a_gpu_off_the_bus_in_a_sentence_of_three_lines(text: Any) -> None:
+    found = text(
+        "[ 5.1] NVRM: The NVIDIA GPU 0000:3a:00.0\n[ 5.1] NVRM: (PCI ID: 10de:2330) installed in this system has\n"
+        "[ 5.1] NVRM: fallen off the bus and is not responding to commands.\n"
+        "[ 9.9] NVRM: GPU has fallen off the bus.\n"
+    )
+    assert [row["attrs"].get("pci_bus_id") for row in found.of("events")] == ["0000:3a:00.0", None]
+
+
+def test_an_uncorrected_pcie_error_without_its_details(text: Any) -> None:
+    found = text(
+        "[ 5.1] pcieport 0000:80:01.0: AER: Uncorrected (Fatal) error received: 0000:81:00.0\n"
+        "[ 5.1] pcieport 0000:80:01.0: DPC: containment event, status:0x1f01 source:0x0000\n"
+        "[ 6.0] pcieport 0000:90:01.0: AER: Multiple Uncorrected (Non-Fatal) error received: 0000:91:00.0\n"
+        "[ 6.0] nvme 0000:91:00.0: PCIe Bus Error: severity=Uncorrected (Non-Fatal), type=Transaction Layer, "
+        "(Requester ID)\n"
+        "[ 7.0] pcieport 0000:90:01.0: AER: Corrected error received: 0000:91:00.0\n"
+    )
+    assert found.codes == ["pcie:aer_fatal", "pcie:dpc", "pcie:aer_nonfatal"]
+    assert found.of("events")[0]["attrs"]["pci_bus_id"] == "0000:81:00.0"
+    assert found.of("events")[2]["attrs"]["layer"] == "Transaction Layer"
+
+
+def test_infiniband_link_and_adapter_heat(text: Any) -> None:
+    found = text(
+        "[ 1.0] mlx5_core 0000:5c:00.0 mlx5_0: Port: 1 Link ACTIVE\n"
+        "[ 5.0] mlx5_core 0000:5c:00.0 mlx5_0: Port: 1 Link DOWN\n"
+        "[ 6.0] mlx5_core 0000:5c:00.0: temp_warn:248:(pid 0): High temperature on sensors with bit set 0 1\n"
+    )
+    assert [(row["code"], row["severity"]) for row in found.of("events")] == [
+        ("net:link_down", "warning"), ("mlx5:hot", "error"),
+    ]  # fmt: skip
