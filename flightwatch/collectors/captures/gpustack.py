@@ -123,6 +123,10 @@ class DetectorJson:
         device.inventory(attrs)
 
 
+#: GPUStack's distance of two devices joined by the vendor's own link (NVLink, XGMI, HCCS, MTLink).
+_OWN_LINK = 5
+
+
 class DetectorTopologyJson:
     """Reads GPUStack's `topology`: a matrix of distances; devices at the smallest distance form a group."""
 
@@ -159,6 +163,9 @@ class DetectorTopologyJson:
             yield Note("error", "devices_distances", f"more than {_DEVICES_LIMIT} devices; not read")
             return
         near, groups = groups_at_smallest_distance(matrix)
+        distance = min((int(matrix[left][right]) for left, right in near), default=None)
+        # GPUStack's scale: 5 is the vendor's own link, PCIe paths begin at 10.
+        kind = "scale_up" if distance == _OWN_LINK else "pcie"
         numa = item.get("devices_numa_affinities")
         for index, group in enumerate(groups):
             attrs = {"vendor": str(item.get("manufacturer", "")), "topology_group": str(group)}
@@ -168,7 +175,7 @@ class DetectorTopologyJson:
                 fact: dict[str, Value] = {"device": index, "name": "numa_node", "value": numa[index]}
                 yield make_row("config_facts", self.CARRIES, context, fact)
         for left, right in near:
-            ends = {"from_target": f"gpu{left}", "to_target": f"gpu{right}", "kind": "pcie"}
+            ends = {"from_target": f"gpu{left}", "to_target": f"gpu{right}", "kind": kind}
             yield make_row("links", self.CARRIES, context, ends)
         yield Note("info", "", f"{len(groups)} devices in {len(set(groups))} groups by their smallest distance")
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import Lines, head_text, to_int
+from flightwatch.collectors.captures.base import Lines, head_text, make_row, to_int
 from flightwatch.collectors.captures.box_reports import BoxReport
 from flightwatch.collectors.captures.device_rows import (
     CONFIG_COLUMNS,
@@ -19,6 +19,7 @@ from flightwatch.collectors.captures.device_rows import (
 )
 from flightwatch.collectors.captures.quantities import quantity, text_or_none
 from flightwatch.core.protocols import CaptureContext, Note, Row
+from flightwatch.core.vocabulary import EventSeverity, EventSource
 
 
 class MxSmi(BoxReport):
@@ -47,6 +48,43 @@ class MxSmi(BoxReport):
             device.config("gpu_state", state)
             if state.lower() not in ("available", "native", "normal"):
                 device.event("metax:state", "error", f"the device's state is {state}", {"state": state})
+
+
+class MxSmiList:
+    """Reads `mx-smi -L`: which devices there are, and those that cannot be used."""
+
+    name = "mx-smi-list"
+    CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {"inventory": INVENTORY_COLUMNS, "events": EVENT_COLUMNS}
+    NULL_NOTES: ClassVar[Mapping[str, str]] = {"inventory.serial": "the list does not print it"}
+    _LINE: ClassVar[re.Pattern[str]] = re.compile(
+        r"GPU#(\d{1,3})\s{1,20}(\S{1,60})\s{1,20}([0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])\s{1,20}"
+        r"(\S.{0,120}?)\s{0,4}\(UUID: ([^)]{0,80})\)\s*"
+    )
+
+    def recognise(self, head: bytes) -> bool:
+        """Recognise a device line."""
+        return any(self._LINE.fullmatch(line) for line in head_text(head).split("\n")[:50])
+
+    def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterator[Row | Note]:
+        """Yield one inventory row per device, and an event for one that is not available."""
+        lines = Lines(stream)
+        for number, line in lines:
+            found = self._LINE.fullmatch(line)
+            if found is None:
+                if line.startswith("GPU#"):
+                    yield Note("warning", f"line {number}", "not a device line")
+                continue
+            device, state = to_int(found[1]), found[4]
+            yield make_row("inventory", self.CARRIES, context, {
+                "device": device, "model": found[2], "attrs": {"uuid": found[5], "pci_bus_id": found[3]},
+            })  # fmt: skip
+            if state.lower() not in ("available", "native", "normal"):
+                yield make_row("events", self.CARRIES, context, {
+                    "device": device, "source": EventSource.AGENT.value, "code": "metax:state",
+                    "severity": EventSeverity.ERROR.value, "message": f"the device's state is {state}",
+                    "attrs": {"state": state},
+                })  # fmt: skip
+        yield from lines.notes
 
 
 class MxSmiShow:

@@ -291,13 +291,20 @@ class NvidiaNvlink:
         sums["link_errors_total"] = sums.get("link_errors_total", 0) + errors
 
 
+#: How the vendors' own links are written in the matrix.
+_LINK_KINDS = {"NV": "nvlink", "MX": "metaxlink"}
+
+
 class NvidiaTopology:
-    """Reads the matrix of `nvidia-smi topo -m` into `links`, with each device's NUMA node."""
+    """Reads the matrix of `nvidia-smi topo -m` (and of `mx-smi topo`) into `links`, with each device's NUMA node."""
 
     name = "nvidia-topo"
     CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {"links": LINK_COLUMNS, "config_facts": CONFIG_COLUMNS}
-    NULL_NOTES: ClassVar[Mapping[str, str]] = {"links.kind": "never: nvlink for NV#, pcie for the others"}
-    _KIND: ClassVar[re.Pattern[str]] = re.compile(r"(?:NV\d{1,3}|SYS|NODE|PHB|PXB|PIX|PIX\*)")
+    NULL_NOTES: ClassVar[Mapping[str, str]] = {
+        "links.kind": "never: nvlink for NV#, metaxlink for MX, pcie for the others"
+    }
+    _KIND: ClassVar[re.Pattern[str]] = re.compile(r"(?:NV\d{1,3}|MX\d{0,3}|SYS|NODE|PHB|PXB|PIX|PIX\*)")
+    _GAP: ClassVar[re.Pattern[str]] = re.compile(r" {2,20}")
     _ESCAPE: ClassVar[re.Pattern[str]] = re.compile(r"\x1b\[[0-9;]{0,8}m")
     _NIC: ClassVar[re.Pattern[str]] = re.compile(r"\s*(NIC\d{1,3}):\s*(\S+)")
 
@@ -315,7 +322,8 @@ class NvidiaTopology:
         for number, raw in lines:
             line = self._ESCAPE.sub("", raw)
             nic = self._NIC.match(line)
-            cells = [cell.strip() for cell in line.split("\t")]
+            # Pasted text has spaces where the tool printed tabs.
+            cells = [cell.strip() for cell in (line.split("\t") if "\t" in line else self._GAP.split(line.rstrip()))]
             if not header and "GPU0" in line and "X" not in cells:
                 header = [cell for cell in cells if cell]
             elif nic is not None:
@@ -339,9 +347,13 @@ class NvidiaTopology:
             if text == "X":
                 past_self = True
             elif past_self and self._KIND.fullmatch(text) and len(pairs) < 100_000:
-                pairs.append((cells[0], name, "nvlink" if text.startswith("NV") else "pcie"))
+                pairs.append((cells[0], name, _LINK_KINDS.get(text[:2], "pcie")))
         if cells[0].startswith("GPU") and (index := to_int(cells[0][3:])) is not None:
-            for column, fact in (("CPU Affinity", "cpu_affinity"), ("NUMA Affinity", "numa_node")):
+            for column, fact in (
+                ("CPU Affinity", "cpu_affinity"),
+                ("NUMA Affinity", "numa_node"),
+                ("Node Affinity", "numa_node"),
+            ):
                 if (known := text_or_none(values.get(column))) is not None:
                     yield make_row(
                         "config_facts", self.CARRIES, context, {"device": index, "name": fact, "value": known}

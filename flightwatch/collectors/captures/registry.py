@@ -24,6 +24,7 @@ DEVICE_PARSERS: tuple[tuple[str, str], ...] = (
     ("mthreads-gmi", "mthreads:MthreadsGmi"),
     ("mx-smi-show", "metax:MxSmiShow"),
     ("mx-smi", "metax:MxSmi"),
+    ("mx-smi-list", "metax:MxSmiList"),
     ("cnmon", "cambricon:Cnmon"),
     ("ixsmi", "iluvatar:Ixsmi"),
     ("npu-smi-info", "ascend:NpuSmiInfo"),

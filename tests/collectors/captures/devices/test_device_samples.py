@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,7 @@ PARSER_OF = {
     "npu_smi_common.txt": "npu-smi-type", "mthreads_gmi.txt": "mthreads-gmi", "mthreads_gmi_q.txt": "mthreads-gmi-q",
     "mx_smi.txt": "mx-smi", "mx_smi_show.txt": "mx-smi-show", "cnmon.txt": "cnmon", "ixsmi.txt": "ixsmi",
     "xpu_smi_dump.csv": "xpu-smi-dump", "xpu_smi_stats.json": "xpu-smi-json", "gpustat.json": "detector-json",
-    "amd_smi_table.txt": "amd-smi-table",
+    "amd_smi_table.txt": "amd-smi-table", "mx_smi_list.txt": "mx-smi-list", "mx_topo.txt": "nvidia-topo",
     "rocm_smi_a.txt": "rocm-smi-text",
     "detector.json": "detector-json", "topology.json": "detector-topology-json",
 }  # fmt: skip
@@ -313,3 +315,30 @@ def test_counter_list_says_what_is_not_collected() -> None:
         "dcgm_field:DCGM_FI_DEV_GPU_TEMP", "dcgm_field:DCGM_FI_DEV_POWER_USAGE",
     ]  # fmt: skip
     assert "not collected" in read.notes[0].text
+
+
+def test_the_metax_list_names_a_lost_device() -> None:
+    read = Read("mx_smi_list.txt")
+    assert [row["device"] for row in read.of("inventory")] == [0, 3]
+    (event,) = read.of("events")
+    assert (event["device"], event["code"], event["severity"]) == (3, "metax:state", "error")
+
+
+def test_a_matrix_pasted_with_spaces_keeps_its_links() -> None:
+    read = Read("mx_topo.txt")
+    links = {(row["from_target"], row["to_target"]): row["kind"] for row in read.of("links")}
+    assert links["gpu0", "gpu1"] == "metaxlink"
+    assert links["gpu1", "gpu2"] == "pcie"
+    assert len(links) == 6
+    facts = {(row["device"], row["name"]): row["value"] for row in read.of("config_facts")}
+    assert facts[2, "numa_node"] == "1"
+    assert facts[2, "cpu_affinity"] == "16-31"
+
+
+@pytest.mark.parametrize(("distance", "kind"), [(5, "scale_up"), (10, "pcie")])
+def test_the_distance_says_whose_link_it_is(distance: int, kind: str) -> None:
+    parser = next(parser for parser in parsers() if parser.name == "detector-topology-json")
+    matrix = [[0, distance, 40], [distance, 0, 40], [40, 40, 0]]
+    text = json.dumps([{"manufacturer": "nvidia", "devices_distances": matrix}]).encode()
+    rows = [item for item in parser.parse(io.BytesIO(text), CaptureContext("x")) if isinstance(item, Row)]
+    assert [row.values["kind"] for row in rows if row.table == "links"] == [kind]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -122,3 +123,17 @@ def test_nicctl_strings(sample: Read) -> None:
     assert (port["rx_packets_total"], port["pfc_rx_pause_total"], port["link_downed_total"]) == (100, 4, 2)
     assert port["fec_uncorrected_total"] == 1
     assert found.errors
+
+
+def test_nicctl_port_state_and_rates(text: Read) -> None:
+    port = {"spec": {"id": "p"}, "status": {
+        "operational_status": "UP", "port_speed": "400G", "number_of_lanes": "4", "number_of_link_down_events": "3",
+        "transceiver_temperature": "0",
+    }}  # fmt: skip
+    (row,) = text(json.dumps({"nic": [{"id": "a", "port": [port]}]})).of("port_samples")
+    assert (row["state"], row["rate_gbps"], row["link_downed_total"]) == ("UP", 400.0, 3)
+    assert row["optics_temp_c"] is None
+    rates = {"statistics": {"tx_pps": "3.83 Mpps", "rx_bps": "1.02 Kbps"}}
+    found = text(json.dumps({"nic": [{"id": "a", "port": [rates]}]}))
+    assert not found.rows
+    assert not found.errors
