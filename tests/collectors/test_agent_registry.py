@@ -17,6 +17,21 @@ def test_every_entry_is_made_under_its_own_name(tmp_path: Path) -> None:
     assert all(collector.interval_seconds > 0 for collector in made)
 
 
+#: What each collector asks: a library in this process, files of the kernel, a program.
+LIBRARIES = {"nvml", "amd", "mthreads"}
+FILES = {"infiniband", "hwmon", "thermal", "edac", "disks", "nfs", "lustre", "host", "logs"}
+PROGRAMS = {"nvidia-smi", "ascend", "metax", "cambricon", "iluvatar", "hygon", "intel", "ipmi", "ethtool"}
+
+
+def test_default_intervals_follow_what_is_asked(tmp_path: Path) -> None:
+    made = {c.name: c for c in make_collectors(environment_at(str(tmp_path)), third_party=False)}
+    assert {made[name].interval_seconds for name in LIBRARIES} == {1.0}
+    assert {made[name].interval_seconds for name in FILES} == {5.0}
+    assert all(made[name].interval_seconds >= 30.0 for name in PROGRAMS)
+    # A program may hang: it never holds up what reads files and libraries.
+    assert all(getattr(made[name], "own_thread", False) for name in PROGRAMS)
+
+
 def test_the_order_lets_the_nodes_row_come_last() -> None:
     names = [name for name, *_ in COLLECTORS]
     assert all(names.index(name) < names.index("host") for name in ("hwmon", "edac", "disks", "nfs"))

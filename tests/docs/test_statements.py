@@ -130,3 +130,14 @@ def test_benchmark_targets_start_a_module_that_exists() -> None:
     for module in modules:
         path = ROOT.joinpath(*module.split("."))
         assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+def test_tests_named_by_a_page_exist() -> None:
+    defined = {
+        name
+        for path in ROOT.glob("tests/**/test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    named = {name for page in PAGES for name in re.findall(r"`(test_\w+)`", page.read_text(encoding="utf-8"))}
+    assert named
+    assert named <= defined
