@@ -18,6 +18,6 @@ def autoload() -> None:
         attach_at_import()
     except Exception as error:  # torch must be importable whatever is wrong here.
         try:
-            os.write(2, ("flightwatch: the probe is off: %r\n" % (error,)).encode("utf-8", "replace"))
+            os.write(2, ("flightwatch: the probe is off: " + repr(error) + "\n").encode("utf-8", "replace"))
         except OSError:
             return

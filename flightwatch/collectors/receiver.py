@@ -18,8 +18,8 @@ from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.ownership.process_words import slurm_job_of
 from flightwatch.collectors.receiver_jobs import Jobs
 from flightwatch.collectors.receiver_limits import Bucket, Limits
-from flightwatch.collectors.receiver_settings import DEFAULT_SOCKET
 from flightwatch.collectors.receiver_rows import Message, Read, read_message, read_rows
+from flightwatch.collectors.receiver_settings import DEFAULT_SOCKET
 from flightwatch.collectors.receiver_socket import MOST_BYTES, Datagram, ReceiverSocket
 from flightwatch.collectors.receiver_waits import WaitSplitter
 from flightwatch.core.errors import BadRecord, NoData

@@ -45,8 +45,11 @@ _WORDS: Mapping[tuple[str, str], frozenset[str]] = {
     ("rank_steps", "mode"): frozenset(("sync", "async")),
 }
 _CODE = re.compile(r"(?:nonfinite|probe|user):[a-z0-9_.-]{1,60}")
-_UNSIGNED_BITS = {"u8": 8, "u16": 16, "u32": 32, "u64": 64}
-_SIGNED_BITS = {"i16": 15, "i32": 31, "i64": 63}
+#: Integer types and the time: smallest value and the first that is too large.
+_RANGES = {
+    "u8": (0, 2**8), "u16": (0, 2**16), "u32": (0, 2**32), "u64": (0, 2**64),
+    "i16": (-(2**15), 2**15), "i32": (-(2**31), 2**31), "i64": (-(2**63), 2**63), "time": (1, 2**42),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +94,12 @@ def read_message(data: bytes) -> Message:
     job, run, rank, pid = (document.get(name) for name in ("job", "run", "rank", "pid"))
     if not (_is_name(job) and _is_name(run)):
         raise BadRecord("job or run is no name")
-    if not (_is_int(rank) and 0 <= rank < 2**31 and _is_int(pid)):  # type: ignore[operator]
+    if not (isinstance(rank, int) and 0 <= rank < 2**31 and isinstance(pid, int)):
         raise BadRecord("rank or pid is no number")
     rows = document.get("rows")
     if not isinstance(rows, list) or len(rows) > MOST_ROWS:
         raise BadRecord("no list of rows")
-    return Message(str(job), str(run), int(rank), int(pid), rows)  # type: ignore[arg-type]
+    return Message(str(job), str(run), int(rank), int(pid), rows)
 
 
 def read_rows(message: Message, job: str, now_ms: int, may_name: Callable[[str], bool]) -> Read:
@@ -175,15 +178,11 @@ def _cell(table: str, column: Column, cell: object, may_name: Callable[[str], bo
         return _entries(cell, may_name, lambda value: float(value) if _is_duration(value) else None)
     if kind in ("f32", "f64"):
         free = column.name in ("value", "loss", "grad_norm")
-        return float(cell) if (_is_number(cell) if free else _is_duration(cell)) else None  # type: ignore[arg-type]
-    if kind == "time":
-        return cell if _is_int(cell) and 0 < cell < 2**42 else None  # type: ignore[operator,return-value]
-    if kind in _UNSIGNED_BITS:
-        return cell if _is_int(cell) and 0 <= cell < 2 ** _UNSIGNED_BITS[kind] else None  # type: ignore[operator,return-value]
-    if kind in _SIGNED_BITS:
-        limit = 2 ** _SIGNED_BITS[kind]
-        return cell if _is_int(cell) and -limit <= cell < limit else None  # type: ignore[operator,return-value]
-    return None
+        return float(number) if (number := _number(cell)) is not None and (free or _is_duration(cell)) else None
+    if not isinstance(cell, int) or isinstance(cell, bool):
+        return None
+    first, beyond = _RANGES.get(kind, (0, 0))
+    return cell if first <= cell < beyond else None
 
 
 def _text(table: str, column: Column, cell: object, may_name: Callable[[str], bool]) -> str | None:
@@ -199,7 +198,7 @@ def _text(table: str, column: Column, cell: object, may_name: Callable[[str], bo
     return cell if _is_name(cell) and may_name(cell) else None
 
 
-def _entries(cell: object, may_name: Callable[[str], bool], read: Callable[[Any], Any]) -> Any:
+def _entries(cell: object, may_name: Callable[[str], bool], read: Callable[[Any], Any]) -> dict[str, Any] | None:
     if not isinstance(cell, dict) or len(cell) > _MOST_ENTRIES:
         return None
     found = {name: read(value) for name, value in cell.items() if _is_name(name) and may_name(name)}
@@ -240,14 +239,17 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return abs(value) < 2**63
-    return isinstance(value, float)
+def _number(value: object) -> float | None:
+    """Return a number that fits a double, NaN and infinities included; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return value if isinstance(value, float) or abs(value) < 2**63 else None
 
 
 def _is_duration(value: object) -> bool:
-    return _is_number(value) and 0 <= value < 1e30 and math.isfinite(value)  # type: ignore[operator,arg-type]
+    """Say whether a value is a finite number that is not negative, as durations, sizes and counters are."""
+    number = _number(value)
+    return number is not None and math.isfinite(number) and 0 <= number < 1e30
 
 
 _COLUMNS = {

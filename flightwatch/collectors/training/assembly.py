@@ -1,6 +1,6 @@
 """Puts the probe's parts together inside a process that has torch."""
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from flightwatch.collectors.training import hooks
 from flightwatch.collectors.training.communication import Communication, Reducer
@@ -43,7 +43,7 @@ class _Assembly:
         self._torch = torch
         self._placement = placement
         self._device_known = False
-        self._timer: "DeviceTimer | None" = None
+        self._timer: Optional[DeviceTimer] = None
         self.modules = Modules(probe, self._root_found, self._blocks_found)
         self._nonfinite = NonFinite(probe, check_every) if check_every > 0 else None
         if self._nonfinite is not None:
@@ -90,7 +90,7 @@ class _Assembly:
         hooks.before_backward.append(lambda: timer.begin("backward"))
         hooks.after_backward.append(lambda: timer.end("backward"))
         hooks.before_update.append(lambda _step: timer.begin("optimizer"))
-        probe.on_close.append(lambda step: (timer.end("optimizer"), timer.step_done(step)))
+        probe.on_close.append(timer.optimizer_and_step_done)
 
     def _blocks_found(self, _root: Any, blocks: List[Tuple[str, Any]]) -> None:
         if self._nonfinite is not None:

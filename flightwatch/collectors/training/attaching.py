@@ -111,6 +111,6 @@ def _number(name: str, default: int) -> int:
 
 def _warn(error: BaseException) -> None:
     try:
-        sys.stderr.write("flightwatch: the probe is off: %r\n" % (error,))
+        sys.stderr.write("flightwatch: the probe is off: " + repr(error) + "\n")
     except (OSError, ValueError, AttributeError):
         return

@@ -47,6 +47,11 @@ class DeviceTimer:
         if opened is not None:
             self._pairs.append((what, opened, self._record()))
 
+    def optimizer_and_step_done(self, step: Step) -> None:
+        """End the optimizer's phase and the step with it."""
+        self.end("optimizer")
+        self.step_done(step)
+
     def step_done(self, step: Step) -> None:
         """Queue the pairs of a step, and read those of earlier steps that have passed."""
         self._waiting.append((step, self._pairs))
@@ -85,7 +90,7 @@ def make_timer(torch: Any, device_type: str) -> Optional[DeviceTimer]:
     if device_type == "cpu":
         return None
     event_class = getattr(torch, "Event", None)
-    backend = getattr(torch, device_type, None)
+    backend: Any = getattr(torch, device_type, None)
     if event_class is None and hasattr(backend, "Event"):
         backend_event = backend.Event
         make: Callable[[], Any] = lambda: backend_event(enable_timing=True)  # noqa: E731

@@ -33,7 +33,7 @@ def install(probe: Probe) -> List[str]:
         try:
             part(probe, torch)
         except (ImportError, AttributeError, TypeError) as error:
-            missing.append("%s: %r" % (name, error))
+            missing.append(name + ": " + repr(error))
     return missing
 
 

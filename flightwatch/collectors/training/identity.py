@@ -62,7 +62,7 @@ def find_identity(
     if job is None and named == "none":
         named = None
     script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-    fallback = "%s-%s" % (script, environment.get("MASTER_PORT") or os.getpid())
+    fallback = script + "-" + (environment.get("MASTER_PORT") or str(os.getpid()))
     found_rank = rank if rank is not None else _number(_first(environment, RANK_NAMES))
     return Identity(
         (named or fallback)[:_LONGEST],

@@ -185,7 +185,7 @@ def repeated_blocks(torch: Any, root: Any) -> List[Tuple[str, Any]]:
         is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and len(module) > 1
         if is_list and len({type(one) for one in module}) == 1 and len(list(module[0].parameters())) > 0:
             prefixes.append(name + ".")
-            blocks.extend(("%s.%d" % (name, index) if name else str(index), one) for index, one in enumerate(module))
+            blocks.extend((name + "." + str(index) if name else str(index), one) for index, one in enumerate(module))
     if not blocks:
         inner = getattr(root, "module", root)
         blocks = list(inner.named_children())

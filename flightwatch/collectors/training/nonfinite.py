@@ -137,7 +137,7 @@ class NonFinite:
         attrs: Dict[str, Any] = {"module": module, "phase": phase, "step": number, "nonfinite_checks": bad}
         if parameters is not None:
             attrs["params_finite"] = "true" if parameters else "false"
-        message = "first non-finite value of step %d: %s of %s" % (number, phase, module)
+        message = "first non-finite value of step {}: {} of {}".format(number, phase, module)
         if parameters is False:
             message += ", whose parameters were not finite before"
         self._probe.event("nonfinite:" + phase, "error", message, attrs)

@@ -146,7 +146,7 @@ def _from_megatron() -> Dict[str, int]:
     state = sys.modules.get("megatron.core.parallel_state")
     found: Dict[str, int] = {}
     for axis, words in _MEGATRON.items():
-        read: Optional[Callable[[], int]] = getattr(state, "get_%s_rank" % words, None)
+        read: Optional[Callable[[], int]] = getattr(state, "get_" + words + "_rank", None)
         if read is not None:
             try:
                 found[axis] = int(read())

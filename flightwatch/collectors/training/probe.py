@@ -60,7 +60,7 @@ class Probe:
         self._previous: Optional[Step] = None
         self._explicit = False
         self._stepped: Set[int] = set()
-        self._optimizers: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+        self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._unused: Set[int] = set()
         self._ending = False
         self._next_number = 0
@@ -92,8 +92,8 @@ class Probe:
         self.last_error = repr(error)[:300]
         if self.errors >= MOST_ERRORS and not self.off:
             self.off = True
-            self._event("probe:off", "warning", "the probe switched itself off after %d errors: %s"
-                        % (self.errors, self.last_error), {})  # fmt: skip
+            told = "the probe switched itself off after {} errors: {}".format(self.errors, self.last_error)
+            self._event("probe:off", "warning", told, {})
             self.wire.start()
 
     def _forked(self) -> None:

@@ -67,7 +67,7 @@ class Jobs:
         """Run a job to its end and return what its probes sent."""
         self.gather()
         process = self.start(*words, ranks=ranks, **environment)
-        self.output, _ = process.communicate(timeout=150)
+        self.output, _ = process.communicate(timeout=600)
         assert process.returncode == code, self.output
         for _ in range(40):
             before = len(self.rows)
@@ -96,6 +96,12 @@ def jobs(torch_python: str) -> Iterator[Jobs]:
         made = Jobs(torch_python, Path(folder))
         yield made
         made.receiver.close()
+
+
+@pytest.fixture(scope="session")
+def jobs_class() -> type[Jobs]:
+    """`Jobs`, for fixtures that live longer than a test."""
+    return Jobs
 
 
 @pytest.fixture

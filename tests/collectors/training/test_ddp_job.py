@@ -12,7 +12,7 @@ pytestmark = pytest.mark.torch
 
 
 def _median(rows: list[dict[str, Any]], column: str) -> float:
-    return statistics.median(row[column] for row in rows if row.get(column) is not None)
+    return statistics.median(float(row[column]) for row in rows if row.get(column) is not None)
 
 
 def test_the_slow_rank_computes_long_and_waits_short(jobs: Any) -> None:
