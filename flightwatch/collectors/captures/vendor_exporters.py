@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from flightwatch.collectors.captures.device_rows import CONFIG_COLUMNS, IDENTITY, Device, extra_name
+from flightwatch.collectors.captures.device_rows import CONFIG_COLUMNS, IDENTITY, SENSOR_COLUMNS, Device, extra_name
 from flightwatch.collectors.captures.exporter_map import DeviceSet, device_index
 from flightwatch.collectors.captures.openmetrics_text import Family, Sample
 from flightwatch.collectors.captures.quantities import NOT_READABLE, scaled
@@ -42,6 +42,22 @@ _FIELDS: dict[str, tuple[str, float]] = {
     "frequency_mhz": ("sm_clock_mhz", 1), "pcie_replay_count": ("pcie_replay_total", 1),
     "ecc_correct_total": ("ecc_corrected_total", 1), "ecc_uncorrect_total": ("ecc_uncorrected_total", 1),
 }  # fmt: skip
+#: Scale-up links: name without prefix to link type, quantity and unit. Equal quantities of one link are added up.
+_LINKS: dict[str, tuple[str, str, str]] = {
+    "mlulink_status": ("mlulink", "state", ""),
+    "mlulink_cntr_read_byte_total": ("mlulink", "rx_bytes", "bytes"),
+    "mlulink_cntr_write_byte_total": ("mlulink", "tx_bytes", "bytes"),
+    "mlulink_err_crc24_total": ("mlulink", "crc_errors", "errors"),
+    "mlulink_err_crc32_total": ("mlulink", "crc_errors", "errors"),
+    "mlulink_err_replay_total": ("mlulink", "replays", "replays"),
+}
+_LINK_SUMS = {
+    "rx_bytes": "link_rx_bytes_total", "tx_bytes": "link_tx_bytes_total", "crc_errors": "link_errors_total",
+    "replays": "link_errors_total",
+}  # fmt: skip
+#: Counters of links kept per device.
+_LINK_LIMIT = 1024
+_LINK_LABELS = ("link", "port", "link_id")
 _INDEX_LABELS = (
     "gpu_id", "gpu", "gpu_index", "index", "minor_number", "minor", "slot", "mlu", "dcu", "device", "dev", "id",
     "deviceId", "dev_file",
@@ -54,9 +70,10 @@ class VendorExportersMap:
 
     CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "device_samples": (
-            *IDENTITY, "job", *dict.fromkeys(column for column, _ in _FIELDS.values()), "quality", "extra",
-            "extra_counters",
+            *IDENTITY, "job", *dict.fromkeys(column for column, _ in _FIELDS.values()),
+            *dict.fromkeys(_LINK_SUMS.values()), "quality", "extra", "extra_counters",
         ),
+        "sensor_samples": SENSOR_COLUMNS,
         "config_facts": CONFIG_COLUMNS,
     }  # fmt: skip
 
@@ -65,6 +82,7 @@ class VendorExportersMap:
         self._now_ms = now_ms
         self._sets: dict[str, DeviceSet] = {}
         self._unplaced = 0
+        self._links: dict[str, tuple[Device, dict[tuple[str, str, str, str], int]]] = {}
 
     @staticmethod
     def owns(name: str) -> bool:
@@ -88,7 +106,10 @@ class VendorExportersMap:
             return
         self._identify(device, index, serial, uuid, labels)
         short = sample.name.removeprefix(prefix).lower()
-        if sample.value is None:
+        link = next((labels[name] for name in _LINK_LABELS if labels.get(name)), None)
+        if short in _LINKS and link is not None:
+            self._link(device, f"{vendor} {index} {uuid or serial}", link, _LINKS[short], sample.value)
+        elif sample.value is None:
             device.unknown(_FIELDS[short][0] if short in _FIELDS else "extra", NOT_READABLE)
         elif short in _FIELDS and device.value(_FIELDS[short][0]) is None:
             column, factor = _FIELDS[short]
@@ -97,8 +118,33 @@ class VendorExportersMap:
         else:
             device.extra_value(extra_name(vendor or "gpu", short), sample.value)
 
+    def _link(
+        self, device: Device, key: str, label: str, meaning: tuple[str, str, str], value: int | float | None
+    ) -> None:
+        chip, quantity, unit = meaning
+        if value is None or value < 0 or value != int(value):
+            return
+        if quantity == "state":
+            device.sensor(chip, label, "state", "", float(value), status="up" if value else "down")
+            return
+        found = self._links.setdefault(key, (device, {}))[1]
+        if len(found) < _LINK_LIMIT:
+            place = (chip, label, quantity, unit)
+            found[place] = found.get(place, 0) + int(value)
+
+    def _link_rows(self) -> None:
+        """Add each link's counters, and their sums to the device's row."""
+        for device, found in self._links.values():
+            sums: dict[str, int] = {}
+            for (chip, label, quantity, unit), count in found.items():
+                device.sensor(chip, label, quantity, unit, counter=count)
+                sums[_LINK_SUMS[quantity]] = sums.get(_LINK_SUMS[quantity], 0) + count
+            for column, count in sums.items():
+                device.put(column, count)
+
     def finish(self) -> Iterator[Row | Note]:
         """Yield the rows of all devices."""
+        self._link_rows()
         for devices in self._sets.values():
             yield from devices.rows()
         if self._unplaced:
@@ -119,7 +165,8 @@ def _prefix(name: str) -> str | None:
         return None
     prefix = max(found, key=len)
     # "gpu_" and the two-letter prefixes are common words: own only names the table knows.
-    return prefix if len(prefix) > 4 or name.removeprefix(prefix).lower() in _FIELDS else None
+    short = name.removeprefix(prefix).lower()
+    return prefix if len(prefix) > 4 or short in _FIELDS or short in _LINKS else None
 
 
 def _guess_vendor(labels: Mapping[str, str]) -> str:
