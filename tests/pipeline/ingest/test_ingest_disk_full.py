@@ -57,3 +57,34 @@ def test_a_full_disk_stops_ingest_and_loses_nothing(bus: Bus, small_disk: Path, 
     drain(reading, bus=bus)
     reading._subscription.close()
     check(small_store, agent)
+
+
+def test_a_store_that_became_read_only_stops_ingest_and_loses_nothing(
+    bus: Bus, small_disk: Path, small_store: Store
+) -> None:
+    agent = Agent(bus)
+    ingest = Ingest(bus, small_store, SETTINGS, cluster="c1", node="x")
+    reading = consumer(ingest)
+    agent.send(agent.samples(0))
+    drain(reading, bus=bus)
+    # As when the kernel turns a file system read-only after an error: paths are looked up through a read-only mount.
+    folder = str(small_disk / "store")
+    _mount("--bind", folder, folder)
+    try:
+        _mount("-o", "remount,bind,ro", folder)
+        for number in range(1, 6):
+            agent.send(agent.samples(number))
+            reading.turn(0.02)
+        snapshot = ingest.metrics.snapshot()
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+    assert snapshot.retries > 0
+    assert snapshot.dead == 0, "an unknown outcome is never a dead letter"
+    assert "ead-only file system" in str(snapshot.last_error)
+    drain(reading, bus=bus)
+    reading._subscription.close()
+    check(small_store, agent)
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], capture_output=True, check=True)
