@@ -20,13 +20,17 @@ from sklearn.ensemble import IsolationForest
 from flightwatch.core.catalogue import TABLES
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
-from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.grouped import BoolArray, FloatArray, sorted_median, trailing_sum
 from flightwatch.detectors.series import Grid, Spell, first_median, grid_of, spells
 from flightwatch.detectors.statement import About, place, state_findings
 
 #: Columns that say who or what, not how; and readings other detectors own alone (flags).
 NOT_READINGS = ("device", "parent_device", "mig_id", "rank", "port", "src_partition", "src_offset", "throttle_reasons",
                 "pcie_gen", "pcie_width", "mem_total_bytes", "clock_offset_us")  # fmt: skip
+
+
+#: Above this utilisation a device works.
+BUSY_PCT = 30.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class AnomalyThresholds:
     z: joint deviation (root mean square of the three largest residuals, in sigmas) that is needed besides the vote.
     alone_z: the same where there are no peers. hold, clear: samples. floor: smallest scatter, share of the level.
     most_open: findings per cluster at most. trees: trees of one isolation forest.
+    settle: samples after a change of load in which nothing is judged.
     """
 
     train: int = 90
@@ -50,6 +55,7 @@ class AnomalyThresholds:
     floor: float = 0.01
     most_open: int = 5
     trees: int = 50
+    settle: int = 30
 
 
 class AnomalyDetector:
@@ -82,7 +88,7 @@ class AnomalyDetector:
         ):
             grid = grid_of(frames, table, keys)
             if grid is not None and grid.shape[0] > self.thresholds.train + self.thresholds.hold:
-                found += self._of_grid(grid, table)
+                found += self._of_grid(grid, table, frames)
         return self._limited(sorted(found, key=lambda one: one.detected_at or 0))
 
     def _limited(self, found: list[Finding]) -> list[Finding]:
@@ -100,8 +106,8 @@ class AnomalyDetector:
                 kept.append(finding)
         return kept
 
-    def _of_grid(self, grid: Grid, table: str) -> Iterable[Finding]:
-        names, residual_CTD = self._residuals(grid, table)
+    def _of_grid(self, grid: Grid, table: str, frames: Frames) -> Iterable[Finding]:
+        names, residual_CTD = self._residuals(grid, table, busy_cells(grid, frames))
         if not names:
             return
         alone = grid.shape[1] < 4
@@ -121,7 +127,7 @@ class AnomalyDetector:
                     grid, table, names, residual_CTD, size, Spell(target, spell.begin, spell.said, spell.over)
                 )
 
-    def _residuals(self, grid: Grid, table: str) -> tuple[list[str], FloatArray]:
+    def _residuals(self, grid: Grid, table: str, busy_TD: BoolArray) -> tuple[list[str], FloatArray]:
         names: list[str] = []
         parts: list[FloatArray] = []
         for column in TABLES[table].columns:
@@ -131,24 +137,31 @@ class AnomalyDetector:
             if values is None or not np.isfinite(values).any():
                 continue
             names.append(column.name)
-            parts.append(self._residual(values, np.log1p if column.counter else None))
+            parts.append(self._residual(np.log1p(np.maximum(values, 0)) if column.counter else values, busy_TD))
         return names, np.stack(parts) if parts else np.empty((0, *grid.shape))
 
-    def _residual(self, values: FloatArray, transform: object) -> FloatArray:
-        train = self.thresholds.train
-        if transform is np.log1p:
-            values = np.log1p(np.maximum(values, 0))
-        if values.shape[1] >= 4:
-            values = values - sorted_median(values)[:, None]
-            centred = values - first_median(values, train)
-        else:
-            centred = values - first_median(values, train)
-        early = np.abs(centred[:train])
-        own = 1.4826 * sorted_median(early.T)
-        pooled = float(np.nanmedian(own)) if np.isfinite(own).any() else 0.0
-        level = float(np.nanmedian(np.abs(values[:train]))) if np.isfinite(values[:train]).any() else 0.0
-        floor = max(self.thresholds.floor * level, 1e-9, 0.5 * pooled)
-        return np.asarray(centred / np.fmax(own, floor))
+    def _residual(self, values: FloatArray, busy_TD: BoolArray) -> FloatArray:
+        """Residual in sigmas; idle and busy times of a target are two lives with a level and scatter each."""
+        limits = self.thresholds
+        settled = _settled(busy_TD, limits.settle)
+        result = np.full(values.shape, np.nan)
+        for side in (busy_TD, ~busy_TD):
+            part = np.where(side & settled, values, np.nan)
+            if not np.isfinite(part).any():
+                continue
+            if side.any(axis=0).sum() >= 4:
+                part = part - sorted_median(part)[:, None]
+            centred = part - first_median(part, limits.train)
+            known = np.isfinite(centred)
+            seen = np.cumsum(known, axis=0)
+            early = np.where(known & (seen <= limits.train), np.abs(centred), np.nan)
+            own = 1.4826 * sorted_median(early.T)
+            pooled = float(np.nanmedian(own)) if np.isfinite(own).any() else 0.0
+            size = np.where(known & (seen <= limits.train), np.abs(values), np.nan)
+            level = float(np.nanmedian(size)) if np.isfinite(size).any() else 0.0
+            floor = max(limits.floor * level, 1e-9, pooled)
+            result = np.where(known & (seen > limits.train // 2), centred / np.fmax(own, floor), result)
+        return result
 
     def _vote(self, residual_CT: FloatArray, odd_T: np.ndarray) -> np.ndarray:
         """Ask isolation forests trained on staggered earlier windows of the same target; all must call it unusual."""
@@ -197,6 +210,31 @@ class AnomalyDetector:
             evidence={"moved": dict(moved), "table": table},
         )
         return state_findings(self.name, self.version, grid, spell, about)
+
+
+def busy_cells(grid: Grid, frames: Frames) -> BoolArray:
+    """Say when a target works: its own utilisation, or the highest of its node's devices; else always."""
+    util = grid.column("util_pct", forward_cells=1)
+    if util is not None:
+        return np.asarray(np.nan_to_num(util) > BUSY_PCT)
+    busy = np.ones(grid.shape, dtype=bool)
+    devices = grid_of(frames, "device_samples", ("node", "device"))
+    load = devices.column("util_pct", forward_cells=1) if devices is not None else None
+    if devices is None or load is None:
+        return busy
+    at = np.clip(np.searchsorted(devices.times_T, grid.times_T), 0, len(load) - 1)
+    for target, key in enumerate(grid.keys_D):
+        mine = [d for d, other in enumerate(devices.keys_D) if other[0] == key[0]]
+        if mine:
+            busy[:, target] = np.nan_to_num(load[:, mine]).max(axis=1)[at] > BUSY_PCT
+    return busy
+
+
+def _settled(busy_TD: BoolArray, cells: int) -> BoolArray:
+    """Say where the load has not changed for a while: heat and fans follow it slowly."""
+    changed = np.zeros(busy_TD.shape, dtype=np.int32)
+    changed[1:] = busy_TD[1:] != busy_TD[:-1]
+    return np.asarray(trailing_sum(changed, cells) == 0)
 
 
 def _joint(residual_CTD: FloatArray) -> FloatArray:

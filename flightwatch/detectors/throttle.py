@@ -134,12 +134,16 @@ class ThrottleDetector:
         if voltage is None or grid.shape[1] < 4:
             return
         voltage = np.where((voltage > 300) & (voltage < 2000), voltage, np.nan)
+        util = grid.column("util_pct", forward_cells=1)
+        if util is not None:
+            # Idle and loaded devices are no peers.
+            voltage = np.where(np.nan_to_num(util) > 50, voltage, np.nan)
         own = voltage - peer_median(voltage, models)
         own = own - first_median(own, 30)
         held = np.ones(grid.shape, dtype=bool)
         if clock is not None:
             # Voltage follows the clock: only a fall at an unchanged clock is a droop.
-            usual = first_median(clock, 30)
+            usual = first_median(np.where(np.isfinite(voltage), clock, np.nan), 30)
             with np.errstate(invalid="ignore", divide="ignore"):
                 held = np.abs(clock / usual - 1) < 0.03
         sigma = robust_sigma(own, 3.0)

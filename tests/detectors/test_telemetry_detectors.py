@@ -202,3 +202,19 @@ def test_config_drift_is_the_minority() -> None:
     (found,) = ConfigDriftDetector().score({"config_facts": pd.DataFrame(facts)})
     assert (found.node, found.evidence["majority"], found.blames_hardware) == ("n0", "550", False)
     assert ConfigDriftDetector().score({"config_facts": pd.DataFrame(facts[:3])}) == []
+
+
+def test_a_job_that_starts_or_ends_on_some_nodes_is_no_fault() -> None:
+    idle = TelemetryModel(CLUSTER, [], [], 3, START_MS, TelemetrySpec(samples=180)).frames()
+    # The same seed: the same devices in the same slots.
+    loaded = TelemetryModel(CLUSTER, [JOB], [], 3, START_MS + 1_800_000, TelemetrySpec(samples=180)).frames()
+    for first, second in ((idle, loaded), (loaded, idle)):
+        joined = {"inventory": first["inventory"]}
+        for table in ("device_samples", "node_samples"):
+            early, late = first[table].copy(), second[table].copy()
+            early["ts"] += START_MS - early["ts"].min()
+            late["ts"] += START_MS + 1_800_000 - late["ts"].min()
+            # Counters go on where they were; resets are another test's business.
+            counters = [name for name in early if str(name).endswith("_total")]
+            joined[table] = pd.concat([early, late], ignore_index=True).drop(columns=counters)
+        assert [one.summary for made in all_detectors() for one in made.score(joined)] == []
