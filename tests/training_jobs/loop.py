@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
 
 import flightwatch
@@ -9,7 +11,9 @@ import flightwatch
 
 def main() -> None:
     for number in range(4):
-        with flightwatch.step(tokens=10.0, work={"rows": 2.0}, loss=lambda number=number: 1.0 / (number + 1)):
+        with flightwatch.step(
+            tokens=10.0, work={"rows": 2.0}, loss=functools.partial(operator.truediv, 1.0, number + 1)
+        ):
             sum(range(1000))
     assert "torch" not in sys.modules
 

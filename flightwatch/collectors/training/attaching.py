@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
-from flightwatch.collectors.training.identity import find_identity, role_of_text
+from flightwatch.collectors.training.identity import Identity, find_identity, role_of_text
 from flightwatch.collectors.training.probe import Probe
 
 DEFAULT_SOCKET = "/run/flightwatch/probe.sock"
@@ -37,8 +37,9 @@ def attach(
     try:
         probe = _state.get("probe")
         if probe is None:
-            identity = find_identity(os.environ, job, run, rank)
-            probe = Probe(identity, socket or os.environ.get("FLIGHTWATCH_SOCKET") or DEFAULT_SOCKET)
+            probe = Probe(
+                lambda: _identity(job, run, rank), socket or os.environ.get("FLIGHTWATCH_SOCKET") or DEFAULT_SOCKET
+            )
             _state["probe"] = probe
             _state["given"] = role_of_text(os.environ.get("FLIGHTWATCH_ROLE", ""))
             _state["every"] = check_every if check_every is not None else _number("FLIGHTWATCH_CHECK_EVERY", 1)
@@ -69,6 +70,15 @@ def _assemble(late: bool) -> None:
     from flightwatch.collectors.training.assembly import assemble
 
     assemble(_state["probe"], _state["given"], _state["every"], late=_state.get("late", late))
+
+
+def _identity(job: Optional[str], run: Optional[str], rank: Optional[int]) -> Identity:
+    """Return the identity; a process group that is initialised knows rank and world better than the environment."""
+    found = find_identity(os.environ, job, run, rank)
+    distributed = sys.modules.get("torch.distributed")
+    if rank is None and distributed is not None and distributed.is_available() and distributed.is_initialized():
+        found = found._replace(rank=distributed.get_rank(), world=distributed.get_world_size())
+    return found
 
 
 @contextlib.contextmanager

@@ -137,7 +137,7 @@ class NonFinite:
         attrs: Dict[str, Any] = {"module": module, "phase": phase, "step": number, "nonfinite_checks": bad}
         if parameters is not None:
             attrs["params_finite"] = "true" if parameters else "false"
-        message = "first non-finite value of step {}: {} of {}".format(number, phase, module)
+        message = f"first non-finite value of step {number}: {phase} of {module}"
         if parameters is False:
             message += ", whose parameters were not finite before"
         self._probe.event("nonfinite:" + phase, "error", message, attrs)

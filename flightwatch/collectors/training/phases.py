@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
 from flightwatch.core.vocabulary import RunPhase
 
@@ -19,11 +19,15 @@ class Phases:
         self._probe = probe
         self._process_ms = time.time_ns() // 1_000_000
         self._train_ms: Optional[int] = None
+        self._early: List[Any] = []
 
     def training_begins(self, started_ms: int) -> None:
         """End init where the first step began."""
-        self.span(RunPhase.INIT, self._process_ms, started_ms)
         self._train_ms = started_ms
+        early, self._early = self._early, []
+        for phase, begun_ms, ended_ms in early:
+            self._row(phase, begun_ms, ended_ms)
+        self._row(RunPhase.INIT, self._process_ms, started_ms)
         self._row(RunPhase.TRAIN, started_ms, None)
 
     def ends(self) -> None:
@@ -42,6 +46,11 @@ class Phases:
 
     def _row(self, phase: RunPhase, started_ms: int, ended_ms: Optional[int]) -> None:
         probe = self._probe
+        if self._train_ms is None:
+            # Which rank this is, and whether it trains at all, is known at the first step.
+            if len(self._early) < 64:
+                self._early.append((phase, started_ms, ended_ms))
+            return
         if probe.identity.rank != 0:
             return
         values: Dict[str, Any] = {"ts": started_ms, "phase": phase.value, "started_at": started_ms, "attrs": _attrs()}

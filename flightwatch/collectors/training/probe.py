@@ -6,7 +6,6 @@ hundred nanoseconds and only counts; rows are made when a step ends, encoded and
 
 import functools
 import os
-import threading
 import time
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Set
@@ -30,13 +29,14 @@ class Probe:
 
     Attributes
     ----------
-    off: True once the probe has given up or the process is a forked child; every hook then does nothing.
+    off: True once the probe has given up; every hook then does nothing.
     hidden_communication: set where the host cannot see communication, so that compute is not derived from it.
     self_ns: time spent in hooks on the training thread.
     """
 
-    def __init__(self, identity: Identity, socket_path: str) -> None:
-        self.identity = identity
+    def __init__(self, identify: Callable[[], Identity], socket_path: str) -> None:
+        self.identity = identify()
+        self._identify = identify
         self.off = False
         self.errors = 0
         self.last_error = ""
@@ -55,8 +55,7 @@ class Probe:
         self.device_index: Optional[int] = None
         self.phases = Phases(self)
         self.summary = Summary()
-        self.wire = Wire(socket_path, functools.partial(process_header, identity.job, identity.run, identity.rank),
-                         self._gather)  # fmt: skip
+        self.wire = Wire(socket_path, self._header, self._gather)
         self._previous: Optional[Step] = None
         self._explicit = False
         self._stepped: Set[int] = set()
@@ -65,7 +64,6 @@ class Probe:
         self._ending = False
         self._next_number = 0
         self._repeat_at_s = self._figures_at_s = 0.0
-        self._thread = threading.get_ident()
         os.register_at_fork(after_in_child=self._forked)
 
     # Guarding -------------------------------------------------------------------------------------------------------
@@ -92,13 +90,18 @@ class Probe:
         self.last_error = repr(error)[:300]
         if self.errors >= MOST_ERRORS and not self.off:
             self.off = True
-            told = "the probe switched itself off after {} errors: {}".format(self.errors, self.last_error)
+            told = f"the probe switched itself off after {self.errors} errors: {self.last_error}"
             self._event("probe:off", "warning", told, {})
             self.wire.start()
 
     def _forked(self) -> None:
-        self.off = True
+        """Begin anew in a forked child: most (loader workers) never make a step and so never send."""
         self.wire.forked()
+        self.step = self._previous = None
+        self.steps_done = self._next_number = 0
+        self._ending = False
+        self.summary = Summary()
+        self.phases = Phases(self)
 
     # Steps ----------------------------------------------------------------------------------------------------------
 
@@ -169,6 +172,8 @@ class Probe:
         if self.work_of_step is not None:
             self._count_work(step)
         if self.steps_done == 0:
+            # Launchers that fork or spawn set ranks after torch is imported: now they are known.
+            self.identity = self._identify()
             self.phases.training_begins(step.start_ms)
         self.steps_done += 1
         self._hand_over()
@@ -232,6 +237,9 @@ class Probe:
         self.wire.put(("events", values))
 
     event = _event
+
+    def _header(self) -> Dict[str, Any]:
+        return process_header(self.identity.job, self.identity.run, self.identity.rank)
 
     def _gather(self) -> None:
         """On the sending thread: repeat what a restarted agent would not know, and the probe's own figures."""
