@@ -8,6 +8,7 @@ from flightwatch.detectors.anomaly import AnomalyDetector
 from flightwatch.detectors.contract import Detector
 from flightwatch.detectors.cooling import CoolingDetector
 from flightwatch.detectors.coverage import CoverageDetector
+from flightwatch.detectors.device_errors import DeviceErrorDetector
 from flightwatch.detectors.fail_slow import FailSlowDetector
 from flightwatch.detectors.hosts import ClockSkewDetector, ConfigDriftDetector, DeadNodeDetector
 from flightwatch.detectors.imbalance import ImbalanceDetector
@@ -31,6 +32,7 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
     OverheatDetector,
     ThrottleDetector,
     MemoryErrorDetector,
+    DeviceErrorDetector,
     PortDetector,
     StorageDetector,
     SensorDetector,

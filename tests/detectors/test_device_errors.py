@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import pandas as pd
+
+from flightwatch.core.vocabulary import FindingKind, Severity
+from flightwatch.detectors.device_errors import DeviceErrorDetector
+
+
+def event(
+    ts: float, code: str, severity: str, node: str = "n1", device: float = 3.0, source: str = "kernel"
+) -> dict[str, object]:
+    return {"ts": ts, "cluster": "c", "node": node, "device": device, "code": code, "severity": severity,
+            "message": code, "source": source, "attrs.pci_bus_id": "0000:1b:00"}  # fmt: skip
+
+
+def test_three_codes_of_one_memory_error_are_one_finding() -> None:
+    rows = [event(1e12, "xid:48", "critical"), event(1e12 + 10, "xid:63", "error"), event(1e12 + 25, "xid:94", "error")]
+    (found,) = DeviceErrorDetector().score({"events": pd.DataFrame(rows)})
+    assert (found.kind, found.node, found.device, found.evidence["root"]) == (FindingKind.ECC, "n1", 3, "xid:48")
+    assert set(found.evidence["consequences"]) == {"xid:63", "xid:94"}
+
+
+def test_a_device_that_fell_off_the_bus_is_serious() -> None:
+    (found,) = DeviceErrorDetector().score({"events": pd.DataFrame([event(1e12, "xid:79", "critical")])})
+    assert (found.kind, found.severity, found.blames_hardware) == (FindingKind.DEVICE_ERROR, Severity.P2, True)
+
+
+def test_faults_of_applications_and_other_sources_are_not_told() -> None:
+    rows = [event(1e12, "xid:31", "warning"), event(1e12, "xid:79", "critical", source="probe")]
+    assert DeviceErrorDetector().score({"events": pd.DataFrame(rows)}) == []
