@@ -56,7 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(store.close)
         if not wait_until_migrated(store, stop):
             return ExitCode.DONE
-        probe = StatusProbe(bus, store, clock, cluster=common.cluster, folder=store.folder, components=_no_components)
+        probe = StatusProbe(
+            bus, store, clock, cluster=common.cluster, folder=store.folder, components=_no_components,
+            bus_settings=settings.section(BusSettings),
+        )  # fmt: skip
         app = create_app(Services(store, probe, lambda: None), loopback_only=is_loopback(host))
         server = HttpServer("console", app, bound)
         server.start()

@@ -40,7 +40,7 @@ def status_text(status: dict[str, Any]) -> str:
         f"Flightwatch {status['version']}, cluster {status['cluster']}, up {_age(status['uptime_seconds'])}",
         f"parts     {parts}",
         f"rows      {status['rows_per_second']:.1f} per second; newest {_age(status['newest_row_age_seconds'])} old",
-        f"behind    {_age(status['lag_seconds'])}",
+        f"behind    {_age(status['lag_seconds'])}{_share(status['retention_share'])}",
         f"coverage  {nodes}, {cover['devices_reporting']} accelerators in the last minute",
         f"holes     {status['data_gaps_24h']} batches missing, {status['dead_letters_24h']} records put aside, 24 h",
         f"disk      {_size(disk['used_bytes'])} used, {_size(disk['free_bytes'])} free ({where})",
@@ -64,6 +64,10 @@ def _age(seconds: float | None) -> str:
         if seconds < limit:
             return f"{seconds / divisor:.1f} {unit}"
     return f"{seconds / 86400:.1f} d"
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f", {share:.1%} of the time that the bus keeps rows"
 
 
 def _size(count: float | None) -> str:

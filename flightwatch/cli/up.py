@@ -120,7 +120,7 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
 
     probe = StatusProbe(
         bus, store, clock, cluster=common.cluster, folder=data_dir, components=components,
-        ingest_error=lambda: ingest.metrics.snapshot().last_error,
+        bus_settings=settings.section(BusSettings), ingest_error=lambda: ingest.metrics.snapshot().last_error,
     )  # fmt: skip
     services = Services(store, probe, lambda: None if worker.state == "running" else f"ingest is {worker.state}")
     worker.start()

@@ -13,6 +13,8 @@ from flightwatch import __version__
 from flightwatch.core.clock import Clock, iso_utc
 from flightwatch.core.errors import FlightwatchError
 from flightwatch.pipeline.bus.base import Bus, Committed, Partition
+from flightwatch.pipeline.bus.settings import BusSettings
+from flightwatch.pipeline.bus.topics import topic_plans
 from flightwatch.pipeline.ingest.runner import BULK_TOPICS, FAST_TOPICS
 from flightwatch.pipeline.ingest.settings import GROUP, fast_group
 from flightwatch.pipeline.store import page_reads
@@ -22,6 +24,8 @@ CACHE_SECONDS = 1.0
 #: Topics that ingest stores, by the consumer group that reads them.
 STORED_TOPICS = {fast_group(): FAST_TOPICS, GROUP: BULK_TOPICS}
 LAGGING_SECONDS = 60.0
+#: Lag as a share of the bus's retention from which rows are about to be lost.
+RETENTION_SHARE = 0.5
 DISK_LOW_SHARE = 0.05
 
 
@@ -33,6 +37,7 @@ class StatusProbe:
     bus, store: handles of this process.
     folder: data folder whose disk is reported, None when everything is on servers.
     components: returns name to state ("running", "stopped: why") of the parts this process runs.
+    bus_settings: say how long each topic keeps its messages, which the lag is compared with.
     ingest_error: returns why ingest's last try failed, None when it succeeded or another process ingests.
     """
 
@@ -45,11 +50,13 @@ class StatusProbe:
         cluster: str,
         folder: Path | None,
         components: Callable[[], Mapping[str, str]],
+        bus_settings: BusSettings,
         ingest_error: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._bus, self._store, self._clock = bus, store, clock
         self._cluster, self._folder, self._components = cluster, folder, components
         self._ingest_error = ingest_error
+        self._retention_s = {plan.name: plan.retention_ms / 1000 for plan in topic_plans(bus_settings)}
         self._started_ms = clock.now_ms()
         self._lock = threading.Lock()
         self._cached: dict[str, Any] | None = None
@@ -76,6 +83,7 @@ class StatusProbe:
         ages = [row["age_seconds"] for row in tables if row["age_seconds"] is not None]
         partitions, bus_notice = self._lag(now_ms)
         lags = [part["lag_seconds"] for part in partitions if part["lag_seconds"] is not None]
+        shares = [part["retention_share"] for part in partitions]
         status = {
             "version": __version__,
             "cluster": self._cluster,
@@ -85,6 +93,7 @@ class StatusProbe:
             "rows_per_second": sum(row["rows_per_second"] for row in tables),
             "newest_row_age_seconds": min(ages) if ages else None,
             "lag_seconds": max(lags) if lags and not bus_notice else None,
+            "retention_share": max(shares) if shares and not bus_notice else None,
             "partitions": partitions,
             "tables": [row | {"last_ts": iso_utc(row["last_ts"])} for row in tables],
             "coverage": page_reads.coverage(self._store),
@@ -116,7 +125,13 @@ class StatusProbe:
         behind = max(0, end - start)
         oldest = self._bus.read(partition, start, 1) if behind else ()
         lag = max(0.0, (now_ms - oldest[0].timestamp_ms) / 1000) if oldest else 0.0
-        return {"topic": partition.topic, "partition": partition.number, "behind": behind, "lag_seconds": lag}
+        return {
+            "topic": partition.topic,
+            "partition": partition.number,
+            "behind": behind,
+            "lag_seconds": lag,
+            "retention_share": lag / self._retention_s[partition.topic],
+        }
 
     def _disk(self) -> dict[str, Any]:
         if self._folder is None:
@@ -139,9 +154,13 @@ def folder_bytes(folder: Path) -> int:
 
 def _notices(status: Mapping[str, Any]) -> list[str]:
     notices = []
-    lag, disk = status["lag_seconds"], status["disk"]
+    lag, share, disk = status["lag_seconds"], status["retention_share"], status["disk"]
     if lag is not None and lag > LAGGING_SECONDS:
         notices.append(f"Ingest is {lag:.0f} s behind: what is shown is old, and silence of a node means nothing now.")
+    if share is not None and share > RETENTION_SHARE:
+        notices.append(
+            f"Ingest is behind by {share:.0%} of the time that the bus keeps rows: what it reaches too late is lost."
+        )
     if disk["free_bytes"] is not None:
         total = disk["used_bytes"] + disk["free_bytes"]
         if total and disk["free_bytes"] < DISK_LOW_SHARE * total:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from flightwatch.core.clock import ManualClock
 from flightwatch.pipeline.bus.connect import open_bus
+from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.ingest.metrics import IngestMetrics
 from flightwatch.pipeline.status import StatusProbe
 from flightwatch.pipeline.store.client import open_store
@@ -21,7 +22,7 @@ def test_the_reason_why_ingest_tries_again_is_shown_until_it_succeeds(tmp_path: 
         migrate(store)
         probe = StatusProbe(
             bus, store, clock, cluster="c", folder=None, components=dict,
-            ingest_error=lambda: metrics.snapshot().last_error,
+            bus_settings=BusSettings(), ingest_error=lambda: metrics.snapshot().last_error,
         )  # fmt: skip
         assert probe.fresh()["notices"] == []
         metrics.failed("the store's disk is full")
