@@ -37,6 +37,7 @@ class Environment:
     redfish: the section `[redfish]`.
     receiver: the section `[receiver]`, with the path of its socket decided.
     nvml_answers: set by the NVML collector, so that nvidia-smi is not asked besides.
+    kernel_log_answers: set while /dev/kmsg is read, so that the journal's copy is not.
     settings: the section `[agent]`.
     run_command: how vendor commands are run.
     state_dir: folder for positions that outlive a restart; empty: none are kept.
@@ -55,6 +56,7 @@ class Environment:
     redfish: RedfishSettings = field(default_factory=RedfishSettings)
     receiver: ReceiverSettings = field(default_factory=ReceiverSettings)
     nvml_answers: bool = False
+    kernel_log_answers: bool = False
     state_dir: str = ""
     figures: Callable[[int], list[Row]] | None = None
 

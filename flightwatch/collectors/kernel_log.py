@@ -124,12 +124,14 @@ class KernelLogCollector:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+            self._environment.kernel_log_answers = False
 
     def _open(self) -> None:
         try:
             self._descriptor = os.open("/" + PATH, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise NoData(f"/{PATH} is not readable ({error.strerror})") from error
+        self._environment.kernel_log_answers = True
         self._next = self._saved = self._stored_position()
         if not self._next:
             # First start on this boot: old lines belong to the time before the agent watched.

@@ -49,6 +49,7 @@ COLLECTORS: tuple[tuple[str, str, str, str], ...] = (
     ("intel", "flightwatch.collectors.vendors.intel", "IntelCollector", "Intel devices (xpu-smi)"),
     ("scrape", "flightwatch.collectors.scrape", "ScrapeCollector", "OpenMetrics exporters"),
     ("kernel", "flightwatch.collectors.kernel_log", "KernelLogCollector", "kernel log"),
+    ("journal", "flightwatch.collectors.journal_live", "JournalCollector", "systemd's journal"),
     ("logs", "flightwatch.collectors.log_files", "LogFilesCollector", "log files named in the settings"),
     ("ethtool", "flightwatch.collectors.ethtool_live", "EthtoolCollector", "pause, FEC and optics of RDMA ports"),
     ("infiniband", "flightwatch.collectors.infiniband", "InfinibandCollector", "RDMA ports"),

@@ -29,6 +29,10 @@ class AgentSettings:
         "training logs (shell patterns) whose new lines are read for events and, while one job alone owns this node's"
         " devices, for its training scalars; for jobs without the probe",
     )
+    journal_units: tuple[str, ...] = setting(
+        ("nvidia-fabricmanager.service", "nvidia-imex.service", "nvidia-persistenced.service"),
+        "systemd units whose journal entries are read for events; the kernel's too where /dev/kmsg is not readable",
+    )
     scrape_urls: tuple[str, ...] = setting(
         (), "OpenMetrics exporters to read, for example http://localhost:9400/metrics"
     )

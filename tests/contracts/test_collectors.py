@@ -73,6 +73,7 @@ LIVE_ONLY = {
     "logs",
     "ethtool",
     "ipmi",
+    "journal",
     "redfish",
     "amd",
     "mthreads",
