@@ -42,26 +42,33 @@ EPILOG = (
     "examples:\n  flightwatch agent --config /etc/flightwatch/flightwatch.toml\n"
     "  flightwatch agent --once --print\n"
     "  flightwatch agent enroll\n"
-    "  flightwatch agent enroll --node node-17 --public-key HEX     (where the control database is)"
+    "  flightwatch agent enroll --node node-17 --public-key HEX     (where the control database is)\n"
+    "  flightwatch agent revoke --node node-17                      (likewise: its batches are refused from then on)"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments."""
-    parser.add_argument("verb", nargs="?", choices=("run", "enroll"), default="run", help="default: run")
+    parser.add_argument("verb", nargs="?", choices=("run", "enroll", "revoke"), default="run", help="default: run")
     parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
     parser.add_argument("--once", action="store_true", help="collect once; needs --print")
     parser.add_argument(
         "--print", dest="print_rows", action="store_true", help="print rows as JSON lines, send nothing"
     )
-    parser.add_argument("--node", help="enroll: name of the node (default: flightwatch.node)")
+    parser.add_argument("--node", help="enroll, revoke: name of the node (default: flightwatch.node)")
     parser.add_argument("--parent", type=int, help="process id of the process that started this one: end with it")
-    parser.add_argument("--public-key", help="enroll: register this public key, made by `enroll` on the node")
+    parser.add_argument(
+        "--public-key", help="enroll: register this key, made by `enroll` on the node; revoke: only this key"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb."""
     settings = load_agent_settings(arguments.config)
+    if arguments.verb == "revoke":
+        from flightwatch.cli.agent_enroll import revoke
+
+        return revoke(settings.section(CommonSettings), arguments.node, arguments.public_key, arguments.config)
     if arguments.verb == "enroll":
         from flightwatch.cli.agent_enroll import control_is_local, enroll, register_with
 

@@ -69,3 +69,21 @@ def test_where_the_control_database_is(tmp_path: Path) -> None:
     (tmp_path / "control.db").touch()
     assert control_is_local(common)
     assert control_is_local(CommonSettings(control="postgresql://user@db/flightwatch"))
+
+
+def test_a_revoked_key_is_withdrawn_and_a_node_without_keys_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = _config(tmp_path)
+    assert main(["agent", "revoke", "--config", config]) == 1
+    assert "run this where the control database is" in capsys.readouterr().err
+    for digits in ("aa", "bb"):
+        assert main(["agent", "enroll", "--public-key", digits * 32, "--config", config]) == 0
+    assert main(["agent", "revoke", "--public-key", "cc" * 32, "--config", config]) == 1
+    assert "no valid key with these digits" in capsys.readouterr().err
+    assert main(["agent", "revoke", "--config", config]) == 0
+    assert "node-1: 2 keys revoked" in capsys.readouterr().out
+    assert main(["agent", "revoke", "--config", config]) == 1
+    control = open_control(f"sqlite:///{tmp_path}/data/control.db", ControlSettings())
+    assert control.agent_keys.valid() == {"node-1": frozenset()}
+    control.close()
