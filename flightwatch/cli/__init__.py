@@ -46,6 +46,7 @@ def _usage() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (see vocabulary.ExitCode)."""
+    _open_standard_streams()
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         print(_usage())
@@ -61,6 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(words[0], modules[words[0]], words[1:])
     except KeyboardInterrupt:
         return 130
+
+
+def _open_standard_streams() -> None:
+    """Put /dev/null where a standard stream is closed: the next file opened would take its number, and its output."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays open
 
 
 def _run(name: str, module_name: str, words: list[str]) -> int:
@@ -93,3 +102,9 @@ def _run(name: str, module_name: str, words: list[str]) -> int:
         # The reader (head, less) closed the pipe: not an error, and nothing more can be printed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.DONE
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"flightwatch {name}: {where}{error.strerror or error}", file=sys.stderr)
+        # What is left in the buffer of a full disk would fail once more at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.FAILED

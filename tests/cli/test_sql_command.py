@@ -161,3 +161,9 @@ def test_an_instance_that_starts_keeps_its_store_to_itself(data_dir: Path, capsy
     finally:
         lock.release()
     assert ask(data_dir, QUERY) == ExitCode.DONE
+
+
+def test_what_is_not_utf8_is_refused(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(data_dir, "SELECT '\udcff'") == ExitCode.FAILED
+    assert "the query is not valid UTF-8" in capsys.readouterr().err
+    assert ask(data_dir, "SELECT 'ü数'") == ExitCode.DONE

@@ -94,6 +94,8 @@ def check(store: Store, text: str, tables: frozenset[str] = VIEWER_TABLES) -> st
     """
     if len(text) > MAXIMUM_LENGTH:
         raise Refused(f"the query is longer than {MAXIMUM_LENGTH:,} characters")
+    if not text.isascii() and text != text.encode("utf-8", "ignore").decode():
+        raise Refused("the query is not valid UTF-8")
     if "\x00" in text:
         raise Refused("the query contains a NUL character")
     normal = _normalised(store, text)
