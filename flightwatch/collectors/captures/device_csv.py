@@ -1,14 +1,15 @@
-"""CSV tables of devices that vendor tools print (`xpu-smi dump`, `amd-smi monitor --csv`), by header."""
+"""Tables of devices that vendor tools print line by line (`xpu-smi dump`, `amd-smi monitor`), by header."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO, ClassVar
 
 from flightwatch.collectors.captures.base import Lines, head_text, to_float
 from flightwatch.collectors.captures.device_rows import Device, extra_name, stated_time, utc_note
+from flightwatch.collectors.captures.quantities import NOT_READABLE
 from flightwatch.core.protocols import CaptureContext, Note, Row
 
 _HEADER = re.compile(r"\s*(.*?)\s*(?:\(([^)]*)\))?\s*")
@@ -49,9 +50,9 @@ class DeviceCsv:
             if found is not None:
                 header = found
                 continue
-            if header is None or not line.strip() or "," not in line:
+            cells = self._cells(line, header) if header is not None else None
+            if header is None or cells is None:
                 continue
-            cells = next(csv.reader([line], skipinitialspace=True), [])
             if len(cells) != len(header):
                 yield Note("error", f"line {number}", f"{len(cells)} cells under a header of {len(header)}: skipped")
                 continue
@@ -62,6 +63,10 @@ class DeviceCsv:
                 yield utc_note(f"line {number}")
             yield from self._device(row, number, context).rows(ts)
         yield from lines.notes
+
+    def _cells(self, line: str, header: Sequence[tuple[str, str]]) -> list[str] | None:
+        """Split a line of values; None when it is none."""
+        return next(csv.reader([line], skipinitialspace=True), []) if "," in line else None
 
     def _time(self, row: Mapping[str, tuple[str, str]]) -> int | None:
         text = row.get("timestamp", ("", ""))[0]
@@ -104,8 +109,14 @@ class DeviceCsv:
         """Read what is particular to the tool."""
 
 
+#: A unit that `amd-smi monitor` prints apart from its number; broken degree signs too.
+_APART = re.compile(r"(?:W|%|MHz|[KMGT]B|[KMG]b/s|\S{0,4}C)")
+_PAIR = re.compile(r"([\d.]{1,12})\s?/\s?([\d.]{1,12})\s{0,2}([KMGT]i?B)")
+_WORDS = re.compile(r"[A-Z][A-Z0-9_%]{0,20}")
+
+
 class AmdSmiCsv(DeviceCsv):
-    """Reads `amd-smi monitor --csv` and `amd-smi metric --csv`."""
+    """Reads `amd-smi monitor` as text or CSV, and `amd-smi metric --csv`."""
 
     name = "amd-smi-csv"
     VENDOR = "amd"
@@ -118,12 +129,56 @@ class AmdSmiCsv(DeviceCsv):
         "vram_total": "mem_total_bytes", "gfx_voltage": "voltage_mv", "pcie_replay": "pcie_replay_total",
         "single_bit_ecc": "ecc_corrected_total", "double_bit_ecc": "ecc_uncorrected_total",
         "total_correctable_count": "ecc_corrected_total", "total_uncorrectable_count": "ecc_uncorrected_total",
+        "power": "power_w", "pwr_cap": "power_limit_w", "gpu_temp": "hotspot_c", "gpu_t": "hotspot_c",
+        "mem_temp": "mem_temp_c", "mem_t": "mem_temp_c", "gfx%": "util_pct", "mem%": "mem_util_pct",
+        "gfx_clk": "sm_clock_mhz", "mem_clk": "mem_clock_mhz", "single_ecc": "ecc_corrected_total",
+        "double_ecc": "ecc_uncorrected_total",
     }  # fmt: skip
     CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "device_samples": ("device", "vendor", *dict.fromkeys(NAMES.values()), "quality", "extra"),
+        "device_samples": (
+            "device", "vendor", *dict.fromkeys(NAMES.values()), "throttle_reasons", "quality", "extra",
+        ),
+    }  # fmt: skip
+    NULL_NOTES: ClassVar[Mapping[str, str]] = {
+        "temp_c": "amd-smi monitor prints hotspot and memory only",
+        "throttle_reasons": "0 when UNTHROTTLED; a throttled device names no reason",
     }
-    NULL_NOTES: ClassVar[Mapping[str, str]] = {"temp_c": "amd-smi monitor prints hotspot and memory only"}
+
+    def _header(self, line: str) -> list[tuple[str, str]] | None:
+        """Read a header with commas, or the spaced one of the text form: GPU and at least two known words."""
+        if "," in line or len(line) > 2000:
+            return super()._header(line)
+        words = line.split()
+        names = [(word.lower(), "") for word in words]
+        known = sum(name in self.NAMES or name == "vram_usage" for name, _ in names)
+        is_text = "GPU" in words and known >= 2 and all(_WORDS.fullmatch(word) for word in words)
+        return names if is_text else None
+
+    def _cells(self, line: str, header: Sequence[tuple[str, str]]) -> list[str] | None:
+        if "," in line:
+            return super()._cells(line, header)
+        cells: list[str] = []
+        for word in line[:2000].split():
+            if cells and _APART.fullmatch(word) and " " not in cells[-1]:
+                cells[-1] += f" {word}"
+            else:
+                cells.append(word)
+        # A line of values begins with a number; notices and further tables do not.
+        return cells if cells and cells[0].replace(".", "", 1).isdecimal() else None
 
     def _device(self, row: Mapping[str, tuple[str, str]], number: int, context: CaptureContext) -> Device:
-        sized = {name: (text, unit or ("MB" if name.startswith("vram_") else "")) for name, (text, unit) in row.items()}
+        parts = dict(row)
+        if "vram_usage" in parts and (pair := _PAIR.fullmatch(parts.pop("vram_usage")[0])):
+            parts["vram_used"], parts["vram_total"] = (f"{pair[1]} {pair[3]}", ""), (f"{pair[2]} {pair[3]}", "")
+        sized = {
+            name: (text, unit or ("MB" if name.startswith("vram_") else "")) for name, (text, unit) in parts.items()
+        }
         return super()._device(sized, number, context)
+
+    def further(self, device: Device, row: Mapping[str, tuple[str, str]]) -> None:
+        """Read the throttle word."""
+        word = row.get("throttle", ("", ""))[0].upper()
+        if word == "UNTHROTTLED":
+            device.put("throttle_reasons", 0)
+        elif word:
+            device.unknown("throttle_reasons", NOT_READABLE)
