@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 SYSTEM_PACKAGES := chromium postgresql
 
 .PHONY: pictures help install install-dev system-packages demo demo-check test test-soak check lint types imports docs docs-check \
-        bench-ingest bench-agent bench-latency bench-detect clean
+        bench-ingest bench-agent bench-latency bench-detect bench-training clean
 
 help:
 	@echo "make demo         this machine's sensors on a page and in SQL, data in ./.demo"
@@ -15,7 +15,7 @@ help:
 	@echo "make test         all tests (make test-soak: long fuzz and kill runs)"
 	@echo "make check        format, lint, types, import rules, generated docs"
 	@echo "make docs         write the generated pages of docs/"
-	@echo "make bench-ingest bench-agent bench-latency bench-detect   print the tables that README quotes"
+	@echo "make bench-ingest bench-agent bench-latency bench-detect bench-training   print the tables that README quotes"
 
 # Installation -----------------------------------------------------------------------------------------------------
 
@@ -97,6 +97,9 @@ bench-latency: $(VENV)/.dev
 
 bench-agent: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.agent.run
+
+bench-training: $(VENV)/.dev $(VENV)-torch/.installed
+	$(BIN)/python -m benchmarks.training
 
 bench-detect: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.detection

@@ -176,20 +176,42 @@ class Modules:
 
 
 def repeated_blocks(torch: Any, root: Any) -> List[Tuple[str, Any]]:
-    """Return the repeated blocks of a model: members of its outermost lists of one type, else its children."""
-    blocks: List[Tuple[str, Any]] = []
-    prefixes: List[str] = []
+    """Return the parts of a model that are looked at: members of its outermost lists of layers, and what stands
+    beside these lists (embedding, head), in the model's order; without such lists its children.
+    """
+    lists: List[str] = []
     for name, module in root.named_modules():
-        if any(name.startswith(prefix) for prefix in prefixes):
+        if any(name.startswith(one + ".") or not one for one in lists):
             continue
         is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential)) and len(module) > 1
-        if is_list and len({type(one) for one in module}) == 1 and len(list(module[0].parameters())) > 0:
-            prefixes.append(name + ".")
-            blocks.extend((name + "." + str(index) if name else str(index), one) for index, one in enumerate(module))
-    if not blocks:
+        if is_list and all(_has_parameters(one) for one in module):
+            lists.append(name)
+    above = {name.rpartition(".")[0] for name in lists if name}
+    for name in list(above):
+        while name:
+            name = name.rpartition(".")[0]
+            above.add(name)
+    blocks: List[Tuple[str, Any]] = []
+    for name, module in root.named_modules():
+        parent = name.rpartition(".")[0]
+        inside = parent in lists or (parent in above and name not in above and name not in lists)
+        if name and inside and _has_parameters(module):
+            blocks.append((_plain(name), module))
+    if not lists:
         inner = getattr(root, "module", root)
-        blocks = list(inner.named_children())
+        blocks = [(name, child) for name, child in inner.named_children() if _has_parameters(child)]
     return blocks[:_MOST_BLOCKS]
+
+
+def _has_parameters(module: Any) -> bool:
+    return next(module.parameters(), None) is not None
+
+
+def _plain(name: str) -> str:
+    """Return a name as the user wrote it: without the wrappers' parts."""
+    return ".".join(part for part in name.split(".") if part not in ("_orig_mod", "_fsdp_wrapped_module")).replace(
+        "module.", "", 1 if name.startswith("module.") else 0
+    )
 
 
 def _is_compiled(root: Any) -> bool:

@@ -112,13 +112,13 @@ class NonFinite:
 
     def _add_first_block(self, keys: List[Tuple[int, int]], sums: List[Tuple[int, int, Any]]) -> None:
         """Add the gradients of the first block's parameters: nothing before it would show its backward."""
-        first = min((index for kind, index in keys if kind == _BACKWARD_SUM), default=None)
+        first = next((index for kind, index in reversed(keys) if kind == _BACKWARD_SUM), None)
         block = self._blocks[first]() if first is not None else None
         if block is None or first is None:
             return
         gradients = [one.grad for one in block.parameters() if one.grad is not None and one.grad.is_floating_point()]
         for gradient in gradients[:32]:
-            keys.append((_BACKWARD_SUM, first - 1 if first else -1))
+            keys.append((_BACKWARD_SUM, -1))
             sums.append((_BACKWARD_SUM, -1, self._sum(gradient)))
 
     def _judge(self, step: Optional[Step], number: int, keys: List[Tuple[int, int]], finite: Optional[List[bool]],

@@ -95,7 +95,10 @@ def test_compiled_models_are_timed_at_the_root_without_breaking_the_graph(name: 
     # The scenario compiles with fullgraph=True and turns warnings into errors: a graph break would have failed it.
     rows = results.steps(name)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    assert all(row["forward_us"] > 0 and row["backward_us"] > 0 and row["compute_us"] > 0 for row in rows[1:])
+    # The model is found at a backward: the first step of a model, or of its compiled wrapper, has no forward time.
+    unknown = {0, 2} if name == "compiled_late" else {0}
+    assert {row["step"] for row in rows if "forward_us" not in row} == unknown
+    assert all(row["compute_us"] > 0 for row in rows if row["step"] not in unknown)
 
 
 def test_evaluation_is_a_phase_and_not_part_of_a_step(results: Results) -> None:
