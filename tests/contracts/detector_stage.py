@@ -42,6 +42,14 @@ def _one_old_driver() -> Frames:
     return {"config_facts": pd.DataFrame(facts)}
 
 
+def _three_xids() -> Frames:
+    common = {"node": "n1", "device": 3.0, "source": "kernel", "severity": "critical", "message": "NVRM: Xid"}
+    rows = [
+        {"ts": START_MS + 10.0 * i, "code": code, **common} for i, code in enumerate(("xid:48", "xid:63", "xid:94"))
+    ]
+    return {"events": pd.DataFrame(rows)}
+
+
 def _loss_spike() -> Frames:
     steps = np.arange(200.0)
     noise = np.random.default_rng(1).normal(0, 0.02, len(steps))
@@ -93,6 +101,7 @@ SPEAKING: dict[str, Callable[[], Frames]] = {
     "overheat": lambda: telemetry("fan_failure"),
     "throttle": lambda: telemetry("thermal_gpu"),
     "memory_errors": lambda: telemetry("ecc_ramp"),
+    "device_errors": _three_xids,
     "ports": lambda: telemetry("packet_loss", None),
     "storage": lambda: telemetry("storage_latency", None),
     "sensors": lambda: telemetry("stuck_sensor"),
