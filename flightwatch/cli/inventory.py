@@ -29,6 +29,8 @@ EPILOG = (
     "  flightwatch inventory diff racks.csv"
 )
 _SEND_SECONDS = 30.0
+#: Tables that `import` sends. Readings of a plant come as CSV from people, like its racks.
+_IMPORTED = ("inventory", "links", "facility_samples")
 _SHOWN = ("node", "device", "hca", "port", "part", "model", "serial", "rack", "slot", "cooling_zone", "power_zone",
           "scale_up_domain", "leaf_switch", "rail", "plane")  # fmt: skip
 
@@ -36,8 +38,10 @@ _SHOWN = ("node", "device", "hca", "port", "part", "model", "serial", "rack", "s
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments."""
     verbs = parser.add_subparsers(dest="verb", required=True)
-    importing = verbs.add_parser("import", help="read files and send their inventory and links to the bus")
-    importing.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="CSV, topology or fabric capture")
+    importing = verbs.add_parser("import", help="read files and send inventory, links and facility readings")
+    importing.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="CSV (racks, plant), topology or fabric capture"
+    )
     importing.add_argument("--at", help="time from which it holds (default: now)")
     importing.add_argument("--node", help="node of captures that do not name one")
     importing.add_argument("--dry-run", action="store_true", help="print the rows instead of sending them")
@@ -94,13 +98,14 @@ def _import(arguments: argparse.Namespace, settings: Loaded, common: CommonSetti
         return code
     if rows:
         _send(rows, settings, common)
-        counts = {table: sum(row.table == table for row in rows) for table in ("inventory", "links")}
-        print(f"sent {counts['inventory']} inventory rows and {counts['links']} links")
+        counts = {table: sum(row.table == table for row in rows) for table in _IMPORTED}
+        plant = f" and {counts['facility_samples']} facility readings" if counts["facility_samples"] else ""
+        print(f"sent {counts['inventory']} inventory rows and {counts['links']} links{plant}")
     return code
 
 
 def _parsed(paths: Iterable[Path], at_ms: int, node: str | None) -> tuple[list[Row], int]:
-    """Return the inventory and links of files, with the exit code: 3 malformed, 4 nothing recognised."""
+    """Return the rows of files that are imported, with the exit code: 3 malformed, 4 nothing recognised."""
     rows: list[Row] = []
     malformed, recognised = False, False
     for path in paths:
@@ -110,7 +115,7 @@ def _parsed(paths: Iterable[Path], at_ms: int, node: str | None) -> tuple[list[R
                 if item.level != "info":
                     print(f"flightwatch inventory: {path}: {item.where + ': ' if item.where else ''}{item.text}",
                           file=sys.stderr)  # fmt: skip
-            elif item.table in ("inventory", "links"):
+            elif item.table in _IMPORTED:
                 if item.table == "inventory" and item.values.get("node") is None:
                     malformed = True
                     print(f"flightwatch inventory: {path}: a row names no node; give --node", file=sys.stderr)

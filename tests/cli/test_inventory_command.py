@@ -63,3 +63,12 @@ def test_import_reaches_the_bus(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (partition,) = bus.partitions(Topic.EVENTS.value)
     assert len(bus.read(partition, bus.begin_offset(partition), 1_000_000)) == 1
     bus.close()
+
+
+def test_readings_of_the_plant_are_imported_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plant = put(tmp_path, "plant.csv", "ts,zone,supply_temp_c,power_kw\n2026-01-01T00:00:00Z,cdu-1,18.5,\n")
+    assert main(["inventory", "import", "--dry-run", plant]) == ExitCode.DONE
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [(line["table"], line["row"]["zone"], line["row"]["value"]) for line in lines]
+    assert ("facility_samples", "cdu-1", 18.5) in found
+    assert {line["row"]["ts"] for line in lines} == {"2026-01-01T00:00:00.000Z"}
