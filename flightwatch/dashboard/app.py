@@ -19,6 +19,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from flightwatch import __version__
 from flightwatch.dashboard.api.health import router
+from flightwatch.dashboard.bodies import WholeBody
 from flightwatch.dashboard.pages import machine
 from flightwatch.dashboard.services import Services
 
@@ -28,6 +29,8 @@ CONTENT_SECURITY_POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
     "frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
 )
+#: What a page sends back with an action: its inputs, never files.
+LARGEST_BODY_BYTES = 8_000_000
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
@@ -53,6 +56,7 @@ def create_app(services: Services, *, loopback_only: bool) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=1024)
     if loopback_only:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, "[::1]"])
+    app.add_middleware(WholeBody, largest_bytes=LARGEST_BODY_BYTES)
     app.mount("/", WSGIMiddleware(_pages(services).server, workers=8))
     return app
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
+from typing import cast
 
 import pytest
 
@@ -167,3 +168,7 @@ def test_what_is_not_utf8_is_refused(data_dir: Path, capsys: pytest.CaptureFixtu
     assert ask(data_dir, "SELECT '\udcff'") == ExitCode.FAILED
     assert "the query is not valid UTF-8" in capsys.readouterr().err
     assert ask(data_dir, "SELECT 'ü数'") == ExitCode.DONE
+
+
+def test_a_deeply_nested_request_is_malformed() -> None:
+    assert answer_request(cast("People", None), b"[" * 100_000).status == 400

@@ -213,7 +213,7 @@ def answer_request(people: People, body: bytes, tables: frozenset[str] = VIEWER_
     try:
         request = json.loads(body)
         text, form = request["query"], request.get("format", "json")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return _error(400, "malformed", 'send {"query": "SELECT ...", "format": "json"}')
     if not isinstance(text, str) or not isinstance(form, str):
         return _error(400, "malformed", "query and format must be texts")
