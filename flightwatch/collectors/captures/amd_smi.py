@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import Lines, head_text, json_documents, read_document, to_float, to_int
+from flightwatch.collectors.captures.base import (
+    TRUNCATED,
+    Lines,
+    head_text,
+    json_documents,
+    read_document,
+    to_float,
+    to_int,
+)
 from flightwatch.collectors.captures.box_reports import BOX_COLUMNS, BoxReport
 from flightwatch.collectors.captures.device_rows import (
     CONFIG_COLUMNS,
@@ -111,7 +119,9 @@ class AmdSmiJson:
         good = 0
         for _, document, error in json_documents(" " * start + text[start:]):
             if error is not None:
-                yield error if not good else Note("warning", error.where, "text after the JSON document was not read")
+                if good and error.text != TRUNCATED:
+                    error = Note("warning", error.where, "text after the JSON document was not read")
+                yield error
                 continue
             good += 1
             items = _items(document)

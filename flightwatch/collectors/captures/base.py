@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, cast
 
+from flightwatch.collectors.captures.cut_json import complete_part
 from flightwatch.core.protocols import CaptureContext, Note, Row, Value
 
 if TYPE_CHECKING:
@@ -266,18 +267,21 @@ def read_document(stream: BinaryIO, limit: int = DOCUMENT_LIMIT) -> tuple[str, l
 def load_json(stream: BinaryIO, limit: int = DOCUMENT_LIMIT) -> tuple[Any, list[Note]]:
     """Read one JSON document.
 
-    Returns the value and notes; the value is None and a Note of level "error" names the offset when the
-    text is truncated, malformed, nested deeper than DEPTH_LIMIT or larger than `limit` bytes. The words NaN
-    and Infinity, which some tools print, are floats.
+    Returns the value and notes; a Note of level "error" names the offset when the text is truncated, malformed,
+    nested deeper than DEPTH_LIMIT or larger than `limit` bytes. The value is then None, for a truncated text
+    what was complete in it. The words NaN and Infinity, which some tools print, are floats.
     """
     text, notes = read_document(stream, limit)
-    for end, value, error in json_documents(text):
+    documents = json_documents(text)
+    for end, value, error in documents:
         if error is not None:
             return None, [*notes, error]
         rest = text[end:].lstrip(" \t\r\n\0")
         if rest:
             where = f"offset {len(text) - len(rest)}"
             notes.append(Note("error", where, "there is more text after the end of the JSON document"))
+        else:
+            notes.extend(cut for _, _, cut in documents if cut is not None)
         return value, notes
     return None, [*notes, Note("error", "offset 0", "the JSON document is empty")]
 
@@ -286,7 +290,8 @@ def json_documents(text: str) -> Iterator[tuple[int, Any, Note | None]]:
     """Yield the JSON documents that follow one another in a text (JSON lines, several objects in one file).
 
     Yields (offset after the document, value, None) for each; at the first place that is not JSON yields
-    (offset, None, a Note of level "error" naming offset, line and column) and stops.
+    (offset, None, a Note of level "error" naming offset, line and column) and stops. Of a truncated last
+    document the complete records are yielded before that.
     """
     decoder = json.JSONDecoder()
     position = 0
@@ -298,7 +303,10 @@ def json_documents(text: str) -> Iterator[tuple[int, Any, Note | None]]:
         try:
             value, end = decoder.raw_decode(text, position)
         except json.JSONDecodeError as error:
-            yield position, None, _json_note(text, position, error)
+            note = _json_note(text, position, error)
+            if note.text == TRUNCATED and (kept := complete_part(text, position, DEPTH_LIMIT)) is not None:
+                yield len(text), kept, None
+            yield position, None, note
             return
         except RecursionError:
             yield position, None, Note("error", f"offset {position}", f"JSON nested deeper than {DEPTH_LIMIT} levels")
@@ -313,11 +321,15 @@ def json_documents(text: str) -> Iterator[tuple[int, Any, Note | None]]:
         position = end
 
 
+#: Text of the note about a JSON document that ends early; what was complete in it has been read.
+TRUNCATED = "the JSON text is truncated here"
+
+
 def _json_note(text: str, start: int, error: json.JSONDecodeError) -> Note:
     where = f"offset {error.pos} (line {error.lineno} column {error.colno})"
     ends_early = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
     if ends_early and error.pos > start:
-        return Note("error", where, "the JSON text is truncated here")
+        return Note("error", where, TRUNCATED)
     return Note("error", where, f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]}")
 
 

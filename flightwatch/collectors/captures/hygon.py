@@ -52,7 +52,7 @@ class HySmi:
             document, error = lenient(chunk)
             if error is not None:
                 yield Note("error", f"offset {offset} ({error.where})", error.text)
-            elif isinstance(document, dict):
+            if isinstance(document, dict):
                 members = {name: member for name, member in document.items() if isinstance(member, dict)}
                 for name, member in members.items():
                     merged.setdefault(name, {}).update(member)
@@ -97,10 +97,11 @@ def objects(text: str) -> Iterator[tuple[int, str]]:
 
 
 def lenient(text: str) -> tuple[Any, Note | None]:
-    """Read one object in which bare words may stand for values; returns (value, None) or (None, error)."""
+    """Read one object in which bare words may stand for values; returns (value or None, error or None)."""
     repaired = _TOKENS.sub(_quote, text)
-    for _, value, error in json_documents(repaired):
-        return value, error
+    found = list(json_documents(repaired))
+    if found:
+        return found[0][1], next((error for _, _, error in found if error is not None), None)
     return None, Note("error", "offset 0", "the object is empty")
 
 

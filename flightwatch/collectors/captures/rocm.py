@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, ClassVar
 
 from flightwatch.collectors.captures.base import (
+    TRUNCATED,
     Lines,
     head_text,
     json_documents,
@@ -112,7 +113,9 @@ class RocmSmi:
         for _, document, error in json_documents(" " * start + text[start:]):
             if error is not None:
                 # Shell prompts and warnings around a document that was read do not make it malformed.
-                yield error if not good else Note("warning", error.where, "text after the JSON document was not read")
+                if good and error.text != TRUNCATED:
+                    error = Note("warning", error.where, "text after the JSON document was not read")
+                yield error
             elif isinstance(document, dict):
                 good += 1
                 yield from cards(document, self.VENDOR, self.CARRIES, context)
