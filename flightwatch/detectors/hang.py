@@ -277,6 +277,10 @@ def _all_joined(verdict: HangVerdict, waits: Sequence[_Wait], dumps: Mapping[int
             )
         return
     alone = _self_stuck(waits, dumps)
+    if not alone and all(_alone_in_evidence(wait) for wait in waits):
+        # Dumps that do not say who the other members are: nothing can be said of whom it waits for.
+        verdict.verdict, verdict.confidence = "undetermined", 0.3
+        return
     verdict.verdict, verdict.root_ranks, verdict.confidence = "transfer_stuck", alone, 0.7
     for rank in alone:
         verdict.suspect(rank, 0.7, "its own operation is unfinished although every other member has moved on")
@@ -284,6 +288,11 @@ def _all_joined(verdict: HangVerdict, waits: Sequence[_Wait], dumps: Mapping[int
     if started and len(started) < len(main.records):
         for rank in sorted(set(main.records) - started):
             verdict.suspect(rank, 0.6, "has enqueued the operation but its device has not started it")
+
+
+def _alone_in_evidence(wait: _Wait) -> bool:
+    """Say whether one rank waits with no other member or peer known."""
+    return len(wait.waiting) == 1 and (not wait.is_p2p or wait.records[wait.waiting[0]].peer is None)
 
 
 def _describe(verdict: HangVerdict, wait: _Wait, waits: Iterable[_Wait]) -> None:

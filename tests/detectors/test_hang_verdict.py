@@ -204,3 +204,12 @@ def test_rank_lists_are_short() -> None:
     assert rank_list([3]) == "rank 3"
     assert rank_list([0, 1, 2, 5]) == "ranks 0-2, 5"
     assert rank_list(list(range(0, 40, 2))) == "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"
+
+
+def test_ranks_that_wait_alone_with_nobody_known_are_undetermined() -> None:
+    dumps = {}
+    for rank in range(2):
+        record = CollectiveRecord(f"group 3:rank {rank}", 9, "all_reduce")
+        dumps[rank] = RankDump(rank, "ok", [record], {record.group: 9}, {}, {})
+    verdict = judge(HangEvidence(dumps))
+    assert (verdict.verdict, verdict.root_ranks) == ("undetermined", [])

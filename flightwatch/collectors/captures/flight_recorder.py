@@ -24,7 +24,8 @@ _RANK_IN_NAME = re.compile(
     r"(?:rank|dump|trace)[_\-.]?(\d{1,7})(?!\d)|(?<![0-9a-z])(\d{1,7})(?=\.(?:json|pkl|pickle)$|$)", re.I
 )
 _P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
-_KEYS = (b"pg_config", b"collective_seq_id", b"pg_status")
+#: Releases before 2.4 have no groups and call the sequence number seq_id.
+_KEYS = (b"pg_config", b"collective_seq_id", b"pg_status", b"time_discovered_started_ns")
 
 
 def recognise(head: bytes) -> bool:
@@ -128,11 +129,17 @@ def _group_name(desc: str, ranks: tuple[int, ...]) -> str:
 
 
 def _add(dump: RankDump, groups: _Groups, entry: Mapping[str, Any], ids: dict[str, str]) -> None:
-    group = groups.name(entry.get("process_group", entry.get("pg_id", "?")))
-    if "pg_id" in entry:
-        ids[_word(entry["pg_id"])] = group
+    place = entry.get("process_group", entry.get("pg_name"))
     op = (_word(entry.get("profiling_name")) or "unknown").split(":", 1)[-1]
     p2p = bool(entry.get("is_p2p")) or op.startswith(("send ", "recv "))
+    if place is None:
+        place = entry.get("pg_id", 0)
+        if place not in (0, "0") or p2p:
+            # Each rank numbers its groups itself; only the first, the whole job, is the same everywhere.
+            place = (f"rank {dump.rank}", f"group {_word(place)}")
+    group = groups.name(place)
+    if "pg_id" in entry:
+        ids[_word(entry["pg_id"])] = group
     seq = _whole(entry.get("p2p_seq_id" if p2p else "collective_seq_id", entry.get("seq_id")))
     if seq is None:
         return

@@ -121,6 +121,8 @@ def incomplete(text: str) -> bool:
 
 
 def _kind(text: str) -> tuple[WatchdogLine, int] | None:
+    if "CUDA error: " in text:
+        return None  # the device's failure, which the library reader takes; that a thread ended of it says less
     if "watchdog thread terminated with exception" in text or re.search(r"what\(\):.{0,80}[Ww]atchdog", text):
         return WatchdogLine("terminated"), text.find("atchdog")
     work = _WORK.search(text)

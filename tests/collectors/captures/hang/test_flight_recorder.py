@@ -129,3 +129,20 @@ def test_cut_and_damaged_files_are_one_clear_error() -> None:
 def test_json_nested_too_deeply_is_refused() -> None:
     with pytest.raises(BadRecord):
         parse_dump(b'{"entries":' + b"[" * 100_000, 0)
+
+
+def test_groups_that_old_releases_number_by_rank_are_never_matched_across_ranks() -> None:
+    def old(seq: int, group: int, **changes: Any) -> dict[str, Any]:
+        made = entry(seq, pg_id=group, seq_id=seq, **changes)
+        return {k: v for k, v in made.items() if k not in ("process_group", "collective_seq_id", "p2p_seq_id")} | {
+            "time_discovered_started_ns": None
+        }
+
+    entries = [old(7, 0), old(9, 3), old(8, 0, profiling_name="nccl:send 0->1", is_p2p=True)]
+    data = pickle.dumps({"version": "1.5", "entries": entries})
+    assert recognise(data)
+    result = parse_dump(data, 4)
+    assert [(record.group, record.seq) for record in result.pending] == [
+        ("0:0", 7), ("group 3:rank 4", 9), ("group 0:rank 4", 8),
+    ]  # fmt: skip
+    assert parse_dump(data, 5).pending[1].group == "group 3:rank 5"

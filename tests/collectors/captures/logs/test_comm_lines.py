@@ -155,3 +155,13 @@ def test_line_numbers_do_not_split_a_group() -> None:
 @pytest.mark.parametrize("line", ["watchdog: BUG: soft lockup", "the watchdog barks", "NCCL_DEBUG=INFO"])
 def test_what_is_no_watchdog_message(line: str) -> None:
     assert parse_watchdog(line) is None
+
+
+def test_a_watchdog_that_ended_of_a_cuda_error_is_the_devices_failure(text: Any) -> None:
+    found = text(
+        "[rank6]:[E1015 12:00:00.1 ProcessGroupNCCL.cpp:1414] [PG ID 0 PG GUID 0 Rank 6] Process group watchdog thread "
+        "terminated with exception: CUDA error: an illegal memory access was encountered\n"
+    )
+    event = found.event("cuda:error")
+    assert (event["rank"], event["severity"]) == (6, "error")
+    assert "watchdog:terminated" not in found.codes
