@@ -11,8 +11,11 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-_MONTH = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
-_MONTHS = {name: number for number, name in enumerate(_MONTH.split("|"), 1)}
+_ENGLISH = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTHS = {name: number for number, name in enumerate(_ENGLISH, 1)}
+# syslog and journalctl write months in the system's language.
+_MONTHS |= {"Mär": 3, "Mrz": 3, "Mai": 5, "Okt": 10, "Dez": 12}
+_MONTH = "|".join(_MONTHS)
 _WORD = r"[A-Za-z0-9_.\-]{1,255}"
 _ZONE = r"Z|[+-]\d{2}:?\d{2}"
 _ISO = rf"(?P<iso>\d{{4}}-\d{{2}}-\d{{2}}[T ]\d{{2}}:\d{{2}}:\d{{2}}(?:[.,]\d{{1,9}})?)\s?(?P<zone>{_ZONE}|UTC)?"

@@ -23,6 +23,8 @@ AT = parse_iso_utc("2026-03-10T00:00:00Z")
         ("10.0.0.1: kern: err: [2026-01-22T21:30:51Z]: NVRM: x", "NVRM: x", "2026-01-22T21:30:51Z", "10.0.0.1", None),
         ("Mar  3 04:11:09 gpu-17 kernel: [91234.1] NVRM: x", "NVRM: x", "2026-03-03T04:11:09Z", "gpu-17", 91234.1),
         ("Dec 31 23:59:59 gpu-17 kernel: NVRM: x", "NVRM: x", "2025-12-31T23:59:59Z", "gpu-17", None),
+        ("Okt 06 17:59:27 gpu-17 kernel: NVRM: x", "NVRM: x", "2025-10-06T17:59:27Z", "gpu-17", None),
+        ("Mär  2 17:59:27 gpu-17 kernel: NVRM: x", "NVRM: x", "2026-03-02T17:59:27Z", "gpu-17", None),
         ("2024-11-05T10:00:00+0200 gpu-1.c kernel: NVRM: x", "NVRM: x", "2024-11-05T08:00:00Z", "gpu-1.c", None),
         ("<4>1 2024-11-05T10:00:00Z gpu-1 kernel - - - NVRM: x", "NVRM: x", "2024-11-05T10:00:00Z", "gpu-1", None),
         ("1730000000.123456 gpu-2 kernel: NVRM: x", "NVRM: x", "2024-10-27T03:33:20.123Z", "gpu-2", None),
