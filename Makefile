@@ -10,7 +10,7 @@ SYSTEM_PACKAGES := chromium postgresql
         bench-ingest bench-agent bench-latency bench-detect bench-training clean
 
 help:
-	@echo "make demo         this machine's sensors on a page and in SQL, data in ./.demo"
+	@echo "make demo         this machine's sensors and a training job on a page and in SQL, data in ./.demo"
 	@echo "make demo-check   start the demo, verify rows and page, stop it"
 	@echo "make test         all tests (make test-soak: long fuzz and kill runs)"
 	@echo "make check        format, lint, types, import rules, generated docs"
@@ -53,7 +53,7 @@ system-packages:
 
 demo demo-check: export FLIGHTWATCH_CONSOLE_PORT = $(or $(FLIGHTWATCH_PORT),8080)
 demo: $(VENV)/.server
-	$(BIN)/python -m flightwatch.cli up --data-dir .demo
+	$(BIN)/python -m flightwatch.cli up --data-dir .demo --demo
 
 demo-check: $(VENV)/.server
 	$(BIN)/python tests/demo_check.py

@@ -9,7 +9,9 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from flightwatch.cli.agent import receiver_settings
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.demo_job import DemoJob
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
 from flightwatch.cli.profile_worker import keys_of_agent, profile_worker
@@ -32,6 +34,9 @@ from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.bus.topics import setup_topics
 from flightwatch.pipeline.control.database import open_control
 from flightwatch.pipeline.control.settings import ControlSettings
+from flightwatch.pipeline.detection.loop import DetectionLoop
+from flightwatch.pipeline.detection.publish import FindingPublisher
+from flightwatch.pipeline.detection.settings import DetectSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
@@ -58,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", help="folder of all data (default: flightwatch.data_dir)")
     parser.add_argument("--port", type=int, help="port of the console, or the next free one (default: console.port)")
     parser.add_argument("--no-agent", action="store_true", help="do not collect on this machine")
+    parser.add_argument("--demo", action="store_true", help="also run a small training job with one slow rank")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,6 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
     when_asked_to_stop(stop.set)
     with ExitStack() as stack:
         url = _start(stack, settings, common, arguments)
+        if arguments.demo and not arguments.no_agent:
+            job = DemoJob(receiver_settings(settings, common).socket, Path(common.data_dir))
+            print(job.start(), flush=True)
+            stack.callback(job.stop)
         print(f"READY {url}", flush=True)
         stop.wait()
         log.info("stopping: the agent sends what it has, ingest stores it")
@@ -107,6 +117,9 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
         bus, store, ingest_settings, clock, cluster=common.cluster, node=common.node_name, verify=signatures
     )
     worker = Worker("ingest", ingest.run)
+    publisher = FindingPublisher(bus, clock, common.cluster, common.node_name)
+    detection = DetectionLoop(store, publisher.publish, clock, settings.section(DetectSettings))
+    detect = Worker("detect", detection.run, detection.wake.set)
     key = server_key(data_dir)
     profiles = profile_worker(settings, common, key, bus, control, store, signatures)
     agent_keys = keys_of_agent(settings.section(AgentSettings).control_keys, key)
@@ -115,7 +128,7 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     )
 
     def components() -> dict[str, str]:
-        states = {"ingest": worker.state}
+        states = {"ingest": worker.state, "detect": detect.state}
         return states if arguments.no_agent else states | {"agent": agent.state}
 
     probe = StatusProbe(
@@ -125,6 +138,8 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     services = Services(store, probe, lambda: None if worker.state == "running" else f"ingest is {worker.state}")
     worker.start()
     stack.callback(worker.stop, DRAIN_SECONDS)
+    detect.start()
+    stack.callback(detect.stop, DRAIN_SECONDS)
     profiles.start()
     stack.callback(profiles.stop, DRAIN_SECONDS)
     local = HttpServer("local", create_local_app(services), bind_unix(data_dir / SOCKET_NAME))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 def _sql(folder: str, query: str) -> list[dict[str, Any]]:
@@ -26,6 +26,21 @@ def _sql(folder: str, query: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def _demo_job_shows_its_slow_rank(folder: str) -> None:
+    query = (
+        "SELECT rank, median(compute_us) AS compute, median(wait_us) AS wait, count(wait_us) AS steps"
+        " FROM flightwatch.rank_steps WHERE job = 'demo' GROUP BY rank ORDER BY compute DESC"
+    )
+    rows: list[dict[str, Any]] = []
+    for _ in range(240):
+        rows = _sql(folder, query)
+        if len(rows) == 4 and all(row["steps"] >= 5 for row in rows):
+            break
+        time.sleep(0.25)
+    assert rows[0]["rank"] == 2
+    assert min(rows, key=lambda row: row["wait"])["rank"] == 2
+
+
 def test_a_job_started_by_flightwatch_run_is_in_sql(torch_python: str) -> None:
     jobs = Path(__file__).parents[2] / "training_jobs"
     with tempfile.TemporaryDirectory(prefix="fw-up-") as parent:
@@ -34,11 +49,12 @@ def test_a_job_started_by_flightwatch_run_is_in_sql(torch_python: str) -> None:
         environment.pop("FLIGHTWATCH_SOCKET", None)
         with open(f"{parent}/up.log", "w") as log:
             up = subprocess.Popen(
-                [sys.executable, "-m", "flightwatch.cli", "up", "--data-dir", folder],
+                [sys.executable, "-m", "flightwatch.cli", "up", "--data-dir", folder, "--demo"],
                 stdout=subprocess.PIPE, stderr=log, text=True, env=environment,
             )  # fmt: skip
         assert up.stdout is not None
         try:
+            assert up.stdout.readline().startswith("training job 'demo': 4 ranks")
             assert up.stdout.readline().startswith("READY "), Path(f"{parent}/up.log").read_text()
             for _ in range(200):
                 if Path(f"{folder}/probe.sock").exists():
@@ -65,6 +81,7 @@ def test_a_job_started_by_flightwatch_run_is_in_sql(torch_python: str) -> None:
             assert [row["steps"] for row in rows] == [10, 10]
             assert rows[1]["compute"] > 2 * rows[0]["compute"]
             assert rows[1]["wait"] < rows[0]["wait"]
+            _demo_job_shows_its_slow_rank(folder)
         finally:
             up.send_signal(signal.SIGTERM)
             code = up.wait(60)

@@ -1,0 +1,78 @@
+"""The training job that `flightwatch up --demo` starts beside itself, where there is a torch to run it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+RANKS = 4
+STOP_SECONDS = 15.0
+JOB = "demo"
+
+
+def torch_python() -> str | None:
+    """Return a Python with torch: this one, FLIGHTWATCH_TEST_TORCH_PYTHON, or the `-torch` sibling of this
+    environment that `make test` makes.
+    """
+    if importlib.util.find_spec("torch") is not None:
+        return sys.executable
+    for candidate in (os.environ.get("FLIGHTWATCH_TEST_TORCH_PYTHON", ""), f"{sys.prefix}-torch/bin/python"):
+        if candidate and os.access(candidate, os.X_OK):
+            return candidate
+    return None
+
+
+class DemoJob:
+    """Four ranks under torchrun that send to one socket.
+
+    Parameters
+    ----------
+    socket: path of the agent's socket.
+    folder: where the job's output goes (`demo_job.log`).
+    """
+
+    def __init__(self, socket: str, folder: Path) -> None:
+        self._socket = socket
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Start it; return one line about it."""
+        python = torch_python()
+        if python is None:
+            return "no training job: there is no Python with torch here (make .venv-torch/.installed gets one)"
+        # Found without importing it: the script needs torch, this process must not.
+        package = importlib.util.find_spec("flightwatch.simulator")
+        folders = list(package.submodule_search_locations or []) if package else []
+        command = [
+            python, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--master-port", "0",
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(Path(folders[0]) / "demo_job.py"),
+        ]  # fmt: skip
+        own = {"FLIGHTWATCH": "1", "FLIGHTWATCH_SOCKET": self._socket, "FLIGHTWATCH_JOB": JOB, "OMP_NUM_THREADS": "1"}
+        with (self._folder / "demo_job.log").open("ab") as output:
+            self._process = subprocess.Popen(
+                command, env=os.environ | own, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        return f"training job '{JOB}': {RANKS} ranks, one of them slow; its output is in {self._folder}/demo_job.log"
+
+    def stop(self) -> None:
+        """End it and its ranks."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        elif process.returncode:
+            log.warning("the demo's training job had ended with exit code %s", process.returncode)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

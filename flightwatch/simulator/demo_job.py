@@ -1,0 +1,63 @@
+"""The demo's training job: four ranks of a small transformer on gloo, one of them slow. Needs torch; runs until
+SIGTERM.
+
+Started by torchrun through `flightwatch up --demo`. Rank 2 sleeps in one of its blocks, so that its compute is long
+and its wait short while all step times are equal. This file is run as a script inside the training's Python.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+SLOW_RANK = 2
+SLEEP_SECONDS = 0.03
+#: Pause of every rank after a step: a demo leaves the machine to its user.
+PAUSE_SECONDS = 0.2
+WIDTH = 64
+
+
+def main() -> None:
+    """Train until the process is ended."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    import flightwatch
+
+    class Block(nn.Module):
+        """A residual block that can sleep."""
+
+        def __init__(self, sleep_seconds: float) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(WIDTH)
+            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+            self.sleep_seconds = sleep_seconds
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Return x plus its transformation."""
+            if self.sleep_seconds:
+                time.sleep(self.sleep_seconds)
+            return x + self.down(torch.relu(self.up(self.norm(x))))
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    flightwatch.attach(work=lambda: {"tokens": 16.0 * 8})
+    blocks = [Block(SLEEP_SECONDS if rank == SLOW_RANK and index == 1 else 0.0) for index in range(3)]
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*blocks, nn.Linear(WIDTH, WIDTH)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(rank)
+    while True:
+        x = torch.randn(8, 16, WIDTH, generator=generator)
+        optimizer.zero_grad()
+        (model(x) - x.roll(1, -1)).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        time.sleep(PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    os.nice(10)
+    main()
