@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from flightwatch.core.hang_evidence import HangEvidence
 from flightwatch.detectors.hang_verdict import SUSPECT_LIMIT, HangVerdict
 
@@ -61,8 +63,25 @@ def judge_progress(evidence: HangEvidence, verdict: HangVerdict) -> None:
             verdict.suspect(rank, 0.8, f"is at {lowest} while others are at {highest}")
         return
     verdict.seq, verdict.waiting, verdict.confidence = lowest, sorted(stuck), 0.3
+    if group and lowest == highest and _other_operation(evidence, verdict, stuck):
+        return
     for rank in verdict.no_log:
         verdict.suspect(rank, 0.3, "logged nothing while other ranks timed out")
+
+
+def _other_operation(evidence: HangEvidence, verdict: HangVerdict, stuck: dict[int, int]) -> bool:
+    """Judge ranks that are stuck at one number of one group in different operations."""
+    ops = {one.rank: one.op for one in evidence.progress if one.op and stuck.get(one.rank) == one.stuck_seq}
+    counts = Counter(ops.values()).most_common(2)
+    if len(counts) < 2:
+        return False
+    common, tied = counts[0][0], counts[0][1] == counts[1][1]
+    verdict.verdict, verdict.confidence, verdict.op = "op_mismatch", 0.5 if tied else 0.7, common
+    verdict.root_ranks = [] if tied else sorted(rank for rank, op in ops.items() if op != common)
+    verdict.waiting = sorted(set(stuck) - set(verdict.root_ranks))
+    for rank in sorted(ops) if tied else verdict.root_ranks:
+        verdict.suspect(rank, verdict.confidence, f"is in {ops[rank]} {verdict.seq}")
+    return True
 
 
 def _stuck_by_group(evidence: HangEvidence) -> dict[str, dict[int, int]]:

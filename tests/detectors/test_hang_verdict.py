@@ -213,3 +213,15 @@ def test_ranks_that_wait_alone_with_nobody_known_are_undetermined() -> None:
         dumps[rank] = RankDump(rank, "ok", [record], {record.group: 9}, {}, {})
     verdict = judge(HangEvidence(dumps))
     assert (verdict.verdict, verdict.root_ranks) == ("undetermined", [])
+
+
+def test_watchdogs_of_one_group_in_different_operations() -> None:
+    def at(rank: int, op: str, group: str = "default_pg") -> ProgressReport:
+        return ProgressReport(rank=rank, global_rank=True, group=group, op=op, stuck_seq=55)
+
+    verdict = judge(HangEvidence(progress=[at(0, "ALLREDUCE"), at(1, "ALLGATHER"), at(2, "ALLREDUCE")]))
+    assert (verdict.verdict, verdict.root_ranks, verdict.waiting) == ("op_mismatch", [1], [0, 2])
+    tied = judge(HangEvidence(progress=[at(0, "ALLREDUCE"), at(1, "ALLGATHER")]))
+    assert (tied.verdict, tied.root_ranks) == ("op_mismatch", [])
+    unnamed = judge(HangEvidence(progress=[at(0, "ALLREDUCE", ""), at(1, "ALLGATHER", ""), at(2, "ALLREDUCE", "")]))
+    assert unnamed.verdict == "undetermined"
