@@ -30,6 +30,7 @@ _STRONG = re.compile(
     r"HW Exception by GPU|step=\d+, skipped=\d+|step: +\d+ +loss: |watchdog got stuck|CUDA error: |"
     r"detected NVSwitch|Out of memory: Kill|segfault at |Kernel panic|reduced_train_loss|OVERFLOW! Rank|"
     r"\b(?:step|iter) \d+[:,|].{0,40}loss|Fabric Manager|fabric-?manager|mlx5_core [0-9a-f]{4}:|"
+    r"\d/\d{1,12} \[[^\]\n]{0,200}[\s,_/]loss(?:_step)?=|"
     r"last enqueued (?:NCCL )?work|E[A-Z]\d{4}: (?:\[PID|\d{4}-)"
 )
 

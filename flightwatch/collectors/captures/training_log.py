@@ -64,6 +64,7 @@ _LOOSE = re.compile(
 #: Names as printed (lower case) to names in `training_scalars`.
 _NAMES = {
     "lm loss": "loss", "loss": "loss", "train_loss": "loss", "reduced_train_loss": "loss", "train loss": "loss",
+    "train_loss_step": "loss", "train/loss": "loss", "loss_step": "loss", "train/loss_step": "loss",
     "grad norm": "grad_norm", "grad_norm": "grad_norm", "gnorm": "grad_norm", "global_norm": "grad_norm",
     "gradient_norm": "grad_norm", "norm": "grad_norm", "total_norm": "grad_norm", "grad-norm": "grad_norm",
     "learning rate": "lr", "learning_rate": "lr", "lr": "lr",
