@@ -142,11 +142,15 @@ class Worker:
     Parameters
     ----------
     run: called once with an event that asks it to end.
+    wake: called after that event is set, for loops that wait for something else.
     """
 
-    def __init__(self, name: str, run: Callable[[threading.Event], Any]) -> None:
+    def __init__(
+        self, name: str, run: Callable[[threading.Event], Any], wake: Callable[[], None] | None = None
+    ) -> None:
         self.name = name
         self.state = "running"
+        self._wake = wake
         self._stop = threading.Event()
         self._run = run
         self._thread = threading.Thread(target=self._guarded, name=name, daemon=True)
@@ -165,5 +169,7 @@ class Worker:
     def stop(self, timeout_seconds: float) -> None:
         """Ask it to end and wait."""
         self._stop.set()
+        if self._wake is not None:
+            self._wake()
         with contextlib.suppress(RuntimeError):
             self._thread.join(timeout_seconds)
