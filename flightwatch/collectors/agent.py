@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from flightwatch.collectors.clock_jumps import ClockJumps
 from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.ownership.board import OwnerSink
 from flightwatch.collectors.registry import make_collectors
@@ -101,8 +102,12 @@ class Agent:
         self.runner.start()
         settle_at_s = self._clock.monotonic_s() + SETTLE_SECONDS
         wait = wait or self._stop.wait
+        jumps = ClockJumps(self._clock)
         while not wait(WATCH_SECONDS):
             self.runner.watch()
+            if (jump := jumps.look()) is not None:
+                logger.warning("%s", jump.values["message"])
+                self._sink.emit([jump])
             self.read_commands()
             if self._settle is not None and self._clock.monotonic_s() >= settle_at_s:
                 self._settle()

@@ -126,3 +126,25 @@ def test_memory_is_settled_once_after_a_while(tmp_path: Path) -> None:
 
     agent.run(wait)
     assert settled == [SETTLE_SECONDS]
+
+
+def test_a_clock_that_was_set_is_said_once_each_time(tmp_path: Path) -> None:
+    sink, clock = ListSink(), ManualClock(1_000_000)
+    agent = Agent(_environment(tmp_path), sink, clock, _state)
+    #: Wall clock after each wait of 2 s: as it should be, set back, then small steps, then ahead.
+    set_to_ms = iter([1_002_000, 404_000, 406_400, 408_000, 468_000])
+
+    def wait(seconds: float) -> bool:
+        clock.advance(seconds)
+        wall_ms = next(set_to_ms, None)
+        if wall_ms is not None:
+            clock.set_wall_ms(wall_ms)
+        return wall_ms is None
+
+    agent.run(wait)
+    said = [row.values for row in sink.rows if row.values.get("code") == "agent:clock_jump"]
+    assert [(row["ts"], row["message"]) for row in said] == [
+        (404_000, "the clock was set back by 600.0 s: rows of this node from before and after overlap"),
+        (468_000, "the clock was set ahead by 58.0 s: rows of this node have a hole"),
+    ]
+    assert {row["severity"] for row in said} == {"warning"}
