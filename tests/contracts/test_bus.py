@@ -144,16 +144,19 @@ def together(members: list[Subscription], condition: Callable[[], bool]) -> None
             thread.join()
 
 
-def test_order_is_kept_per_key(backend: Backend) -> None:
+def test_order_is_kept_per_key_and_lane(backend: Backend) -> None:
     bus = backend.open()
-    topic = backend.topic(bus, partitions=3)
+    lanes = [backend.topic(bus, partitions=3), backend.topic(bus, partitions=2)]
     keys = ["node-a", "node b; rm -rf /", "$(reboot)", "nœud-\udcff", "节点"]
-    put(bus, topic, [(key, f"{number}".encode()) for number in range(200) for key in keys])
-    by_key: dict[str, list[int]] = defaultdict(list)
-    for message in take(backend.join(bus, topic, backend.name()), 1000):
-        assert message.partition == bus.partition_for(topic, message.key)
-        by_key[message.key].append(int(message.value))
-    assert by_key == {key: list(range(200)) for key in keys}
+    futures = [bus.publish(lane, key, f"{number}".encode()) for number in range(100) for key in keys for lane in lanes]
+    for future in futures:
+        future.result(20)
+    backend.joined.append(bus.subscribe(lanes, backend.name()))
+    arrived: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for message in take(backend.joined[-1], 1000):
+        assert message.partition == bus.partition_for(message.partition.topic, message.key)
+        arrived[message.partition.topic, message.key].append(int(message.value))
+    assert arrived == {(lane, key): list(range(100)) for lane in lanes for key in keys}
 
 
 def test_acknowledgements_name_partition_and_offset(backend: Backend) -> None:
