@@ -115,6 +115,18 @@ def nan_backward_first() -> nn.Module:
     return model
 
 
+def nan_loss() -> nn.Module:
+    """Every block is fine, the loss is not."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number in range(4):
+        optimizer.zero_grad()
+        loss = (model(batch()) ** 2).mean()
+        (loss * float("nan") if number == 2 else loss).backward()
+        optimizer.step()
+    return model
+
+
 def nan_parameters() -> nn.Module:
     model = Model()
     train(model, model.parameters(), 2)

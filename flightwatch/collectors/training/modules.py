@@ -176,8 +176,10 @@ class Modules:
 
 
 def repeated_blocks(torch: Any, root: Any) -> List[Tuple[str, Any]]:
-    """Return the parts of a model that are looked at: members of its outermost lists of layers, and what stands
-    beside these lists (embedding, head), in the model's order; without such lists its children.
+    """Return the parts of a model that are looked at, in the model's order: members of its outermost lists of
+    layers and what stands before the last of them (embedding); without such lists its children.
+
+    What stands behind (head) is left out: its output is the largest of all, and the loss tells as much.
     """
     lists: List[str] = []
     for name, module in root.named_modules():
@@ -192,15 +194,18 @@ def repeated_blocks(torch: Any, root: Any) -> List[Tuple[str, Any]]:
             name = name.rpartition(".")[0]
             above.add(name)
     blocks: List[Tuple[str, Any]] = []
+    last = 0
     for name, module in root.named_modules():
         parent = name.rpartition(".")[0]
         inside = parent in lists or (parent in above and name not in above and name not in lists)
         if name and inside and _has_parameters(module):
             blocks.append((_plain(name), module))
+            if parent in lists:
+                last = len(blocks)
     if not lists:
         inner = getattr(root, "module", root)
         blocks = [(name, child) for name, child in inner.named_children() if _has_parameters(child)]
-    return blocks[:_MOST_BLOCKS]
+    return blocks[: min(last or _MOST_BLOCKS, _MOST_BLOCKS)]
 
 
 def _has_parameters(module: Any) -> bool:

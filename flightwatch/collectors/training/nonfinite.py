@@ -17,7 +17,7 @@ from flightwatch.collectors.training.probe import BACKWARD, Probe
 from flightwatch.collectors.training.step import Step
 
 HEAD = "head or loss"
-_FORWARD_SUM, _BACKWARD_SUM, _INPUT_SUM = 0, 1, 2
+_FORWARD_SUM, _BACKWARD_SUM, _INPUT_SUM, _LOSS = 0, 1, 2, 3
 _MOST_SUMS = 4096
 #: While parameters stay contaminated every step is bad: only the first of a series is an event.
 Origin = Tuple[str, str, Optional[int]]
@@ -93,7 +93,7 @@ class NonFinite:
         local = tensor.detach()
         if hasattr(local, "to_local"):
             local = local.to_local()
-        return local.sum(dtype=self._torch.float32)
+        return local.sum() if local.dtype is self._torch.float32 else local.sum(dtype=self._torch.float32)
 
     def check(self, step: Step) -> None:
         """Look at the sums of one step; report where the first bad one came from."""
@@ -105,10 +105,21 @@ class NonFinite:
         if sums[0][2].device.type != "cpu":
             self._defer(step.number, keys, self._torch.stack([one[2] for one in sums]))
             return
-        self._add_first_block(keys, sums)
+        self._add_loss(step, keys, sums)
+        norm = step.grad_norm
+        if norm is None or hasattr(norm, "to_local") or not bool(self._torch.isfinite(norm)):
+            # A finite norm of all gradients says that each of them is finite.
+            self._add_first_block(keys, sums)
         values = self._torch.stack([one[2] for one in sums])
         finite = self._torch.isfinite(values)
         self._judge(step, step.number, keys, None if bool(finite.all()) else finite.tolist(), True)
+
+    def _add_loss(self, step: Step, keys: List[Tuple[int, int]], sums: List[Tuple[int, int, Any]]) -> None:
+        """Add the loss behind the last forward: a bad one after good blocks came from the head or the loss."""
+        if step.losses and self._torch.is_tensor(step.losses[-1]) and not hasattr(step.losses[-1], "to_local"):
+            after = next((place for place, (kind, _) in enumerate(keys) if kind == _BACKWARD_SUM), len(keys))
+            keys.insert(after, (_LOSS, -1))
+            sums.insert(after, (_LOSS, -1, step.losses[-1].float().reshape(())))
 
     def _add_first_block(self, keys: List[Tuple[int, int]], sums: List[Tuple[int, int, Any]]) -> None:
         """Add the gradients of the first block's parameters: nothing before it would show its backward."""
@@ -145,6 +156,8 @@ class NonFinite:
     def _origin(self, keys: List[Tuple[int, int]], finite: List[bool]) -> Origin:
         position = finite.index(False)
         kind, index = keys[position]
+        if kind == _LOSS:
+            return "forward", HEAD, None
         if kind == _INPUT_SUM:
             return "forward", "input of " + self._names[index], None
         if kind == _FORWARD_SUM:

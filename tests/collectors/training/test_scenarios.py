@@ -12,7 +12,7 @@ import pytest
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 
 NAMES = (
-    "plain", "nan_forward", "nan_backward", "nan_backward_first", "nan_parameters", "recompute", "compiled",
+    "plain", "nan_forward", "nan_backward", "nan_backward_first", "nan_parameters", "nan_loss", "recompute", "compiled",
     "compiled_in_place", "compiled_late", "evaluation", "optimizers", "scaled", "saving", "workers", "attached_late",
     "failing", "broken_hooks",
 )  # fmt: skip
@@ -79,6 +79,10 @@ def test_a_nan_in_forward_is_named_with_its_block(results: Results) -> None:
 def test_an_infinity_in_backward_is_named_with_its_block(results: Results) -> None:
     assert results.origins("nan_backward") == [("2", "backward", "blocks.2", "true")]
     assert results.origins("nan_backward_first") == [("2", "backward", "blocks.0", "true")]
+
+
+def test_a_nan_behind_the_blocks_is_not_blamed_on_one(results: Results) -> None:
+    assert results.origins("nan_loss")[0][:3] == ("2", "forward", "head or loss")
 
 
 def test_contaminated_parameters_are_told_apart(results: Results) -> None:
