@@ -326,7 +326,7 @@ class ProfilerBroker:
                 job.state = RankState.WAITING
 
     def finish(self, job: RankJob, progress: Progress) -> None:
-        """Take the outcome of a rank whose trace was read, and tell it."""
+        """Take the outcome of a rank whose trace was read, and tell it; WAITING asks for another trace."""
         with self._lock:
             job.state = progress.state
         self._clean(job)

@@ -68,13 +68,16 @@ def open_trace_file(folder: str, name: str, uid: int, max_bytes: int) -> Iterato
             )
     except OSError as error:
         raise BadRecord(f"the trace cannot be opened as its user: {error.strerror}") from error
-    with open(handle, "rb") as file:
-        found = os.fstat(file.fileno())
+    try:
+        found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_nlink != 1:
             raise BadRecord("the trace is not a plain file of the job's user")
         if found.st_size > max_bytes:
             raise BadRecord(f"the trace of {found.st_size} bytes is larger than the {max_bytes} allowed")
-        yield file
+        with open(handle, "rb", closefd=False) as file:
+            yield file
+    finally:
+        os.close(handle)
 
 
 def remove_folder(folder: str, uid: int) -> None:

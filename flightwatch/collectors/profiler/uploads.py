@@ -16,7 +16,7 @@ from flightwatch.collectors.profiler.requests import Progress, RankJob, RankStat
 from flightwatch.collectors.profiler.trace_files import open_trace_file
 from flightwatch.core.clock import Clock
 from flightwatch.core.errors import Backpressure, FlightwatchError
-from flightwatch.core.protocols import BlobSink, Row, Sink
+from flightwatch.core.protocols import BlobSink, Row, Sink, Value
 
 logger = logging.getLogger(__name__)
 
@@ -105,16 +105,23 @@ class Uploads:
         copied = self._copy(job, name)
         try:
             sums, problem = self._sums(job, copied.path)
+            steps, request = sums.get("steps") or None, job.request
+            if not problem and steps != request.steps:
+                if job.attempts == 1:
+                    # libkineto records 500 ms instead of steps when none was taken yet; by now some were.
+                    return Progress(
+                        request.id, job.rank, RankState.WAITING, "recorded before the first step: asked again"
+                    )
+                problem = f"the trace holds {steps or 'no'} optimizer steps instead of {request.steps}"
+            self._emit(job, sums)
             self._send(job, copied)
         finally:
             with contextlib.suppress(OSError):
                 os.unlink(copied.path)
-        request, steps = job.request, sums.get("steps") or None
-        if not problem and steps is not None and steps != request.steps:
-            problem = f"the trace holds {steps} optimizer steps instead of {request.steps}"
-        elif not problem and steps is None:
-            problem = "the trace holds no optimizer step: none was taken when it started"
-        first = request.start_step if request.start_step and job.attempts == 1 and steps == request.steps else None
+        if not problem and job.attempts > 1:
+            problem = "asked again: its steps can be other ones than those of other ranks"
+        # libkineto counts finished steps: the first one recorded follows the start.
+        first = request.start_step + 1 if request.start_step and not problem else None
         return Progress(request.id, job.rank, RankState.DONE, problem, first, steps, copied.bytes)
 
     def _copy(self, job: RankJob, name: str) -> Copied:
@@ -143,17 +150,21 @@ class Uploads:
             sums = self._summarise(path, job.rank)
         except FlightwatchError as error:
             return {}, str(error)
-        request, now_ms = job.request, self._clock.now_ms()
-        run = job.process.run if job.process else None
-        self._sink.emit(
-            Row(
-                "profile_ops",
-                {"ts": now_ms, "id": request.id, "job": request.job, "run": run, "rank": job.rank, "op": op,
-                 "kind": kind, "calls": calls, "self_us": self_us},
-            )
-            for op, kind, calls, self_us in sums["ops"]
-        )  # fmt: skip
         return sums, str(sums.get("damage", ""))
+
+    def _emit(self, job: RankJob, sums: dict[str, Any]) -> None:
+        now_ms, run = self._clock.now_ms(), job.process.run if job.process else None
+        base: dict[str, Value] = {
+            "ts": now_ms,
+            "id": job.request.id,
+            "job": job.request.job,
+            "run": run,
+            "rank": job.rank,
+        }
+        self._sink.emit(
+            Row("profile_ops", base | {"op": op, "kind": kind, "calls": calls, "self_us": self_us})
+            for op, kind, calls, self_us in sums.get("ops", ())
+        )
 
     def _send(self, job: RankJob, copied: Copied) -> None:
         deadline_s = self._clock.monotonic_s() + ROOM_SECONDS
