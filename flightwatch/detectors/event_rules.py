@@ -203,7 +203,7 @@ _RULES: Mapping[str, Rule] = {
     "memory:unrepairable": _free("ecc", "hardware", "replace_memory", meaning="the memory can no longer be repaired"),
     "sram:threshold_exceeded": _free("ecc", "hardware", "replace_sram",
                                      meaning="too many uncorrectable SRAM errors over the device's life"),
-    "reset:required": _free("ecc", "notice", "reset_gpu", _ANY, "the device asks for a reset"),
+    "reset:required": _free("ecc", "hardware", "reset_gpu", _ANY, "the device asks for a reset"),
     "memory:status": Rule("device", "hardware", "check_device", meaning="the detector reports the memory as not well"),
     "metax:state": Rule("device", "hardware", "check_device", meaning="the device is not available"),
     "device:unreadable": Rule("device", "hardware", "gpu_hang", meaning="the device does not answer its tool"),
@@ -273,7 +273,7 @@ def rule_of(code: str, attrs: Mapping[str, str]) -> Rule:
         switch = sxid(int(rest), fatal)
         return Rule("nvswitch", switch.kind, switch.action, frozenset(), True, switch.name)
     if code == "recovery_action":
-        return _free("ecc", "notice", _asked_for(attrs.get("action", "")), _ANY, "the driver asks for an action")
+        return _free("ecc", "hardware", _asked_for(attrs.get("action", "")), _ANY, "the driver asks for an action")
     if code in _HOST_RAS and ("mcgstatus" in attrs or "bank" in attrs or "place" in attrs):
         return _HOST_RAS[code]
     if code in _RULES:

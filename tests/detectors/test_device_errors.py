@@ -28,3 +28,27 @@ def test_a_device_that_fell_off_the_bus_is_serious() -> None:
 def test_faults_of_applications_and_other_sources_are_not_told() -> None:
     rows = [event(1e12, "xid:31", "warning"), event(1e12, "xid:79", "critical", source="probe")]
     assert DeviceErrorDetector().score({"events": pd.DataFrame(rows)}) == []
+
+
+def test_what_a_devices_own_tool_reports_is_told() -> None:
+    rows = [
+        event(1e12, "sram:threshold_exceeded", "critical", source="agent"),
+        event(1e12, "reset:required", "error", source="agent"),
+        event(1e12, "metax:state", "error", node="n2", source="agent"),
+        event(1e12, "remap:pending", "error", node="n3", source="agent"),
+        event(1e12, "agent:stuck", "error", node="n4", source="agent"),
+        event(1e12, "fan:failed", "error", node="n5", source="agent"),
+    ]
+    first, second = DeviceErrorDetector().score({"events": pd.DataFrame(rows)})
+    assert {(found.node, found.kind, found.evidence["root"]) for found in (first, second)} == {
+        ("n1", FindingKind.ECC, "sram:threshold_exceeded"), ("n2", FindingKind.DEVICE_ERROR, "metax:state"),
+    }  # fmt: skip
+
+
+def test_a_recovery_action_without_its_cause_is_told() -> None:
+    row = {**event(1e12, "xid:154", "critical"), "attrs.action": "reset_gpu", "attrs.recovery_to": "GPU Reset Required"}
+    (found,) = DeviceErrorDetector().score({"events": pd.DataFrame([row])})
+    assert (found.evidence["action"], found.severity, found.blames_hardware) == ("reset_gpu", Severity.P3, False)
+    quiet = {**row, "attrs.action": "none", "severity": "info"}
+    assert DeviceErrorDetector().score({"events": pd.DataFrame([quiet])}) == []
+    assert DeviceErrorDetector().score({"events": pd.DataFrame([event(1e12, "xid:45", "warning")])}) == []
