@@ -88,6 +88,21 @@ def test_rules_and_headings_of_a_bug_report_are_nobodys_output(tmp_path: Path) -
     assert sorted(rows) == ["bug-report.log!dmesg", "bug-report.log!nvidia-smi dmon -c 1"]
 
 
+def test_files_and_logs_in_a_bug_report_are_parts_of_their_own(tmp_path: Path) -> None:
+    rule = "_" * 44
+    path = tmp_path / "bug-report.log"
+    path.write_text(
+        f"{rule}\n\n/usr/bin/nvidia-smi dmon\n\n{DMON}{rule}\n\nScanning kernel log files:\n\n  journalctl:\n{XID}"
+        f"{rule}\n\n*** /var/log/kern.log\n*** ls: -rw-r----- 1 syslog adm 10 /var/log/kern.log\n{XID}{rule}\n"
+    )
+    rows, notes, code = read(path)
+    assert code is ExitCode.DONE
+    assert not [note for note in notes if note.level == "error"]
+    assert {source: len(found) for source, found in rows.items()} == {
+        "bug-report.log": 1, "bug-report.log!nvidia-smi dmon": 1, "kern.log": 1,
+    }  # fmt: skip
+
+
 def test_the_same_command_twice_gives_two_sources(tmp_path: Path) -> None:
     path = tmp_path / "twice.txt"
     path.write_text(f"$ nvidia-smi dmon\n{DMON}$ nvidia-smi dmon\n{DMON}")

@@ -40,8 +40,9 @@ _BARE = re.compile(
     rb"(?:sudo )?((?:/\S{0,200}/)?(?:" + _TOOLS + rb")(?: +(?:info|dump|stat|metric|static|topo|nvlink|dmon|link|show|"
     rb"statistic|sdr|sensor|dcmi|get_param|diag|health)(?= |$)){0,3}(?: +(?:-[\w.,:=/-]*|(?<=-[a-zA-Z] )[\w.,:/-]+))*)"
 )
-#: Rules and headings of nvidia-bug-report.
-_RULE = re.compile(rb"_{20,}|#{5,}|\*{3} (?:ls|/|Unable).*")
+#: nvidia-bug-report rules its parts off and writes a file's name before its contents.
+_RULED_OFF = re.compile(rb"_{20,}|\*{3} (/\S{1,400})")
+_RULE = re.compile(rb"#{5,}|\*{3} ls: .*")
 _FOLDER = re.compile(rb"^/\S{0,200}/(?=[^/\s])")
 _COMMENT = re.compile(rb"#(?! (?:HELP|TYPE|UNIT|EOF))(?: .*)?")
 _TRIGGER = re.compile(rb"(?m)^[^\n]{0,300}?(?:" + _TOOLS + rb"|[#$%>] *\r?$|[#$%>] )")
@@ -72,15 +73,17 @@ def parts(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:
 
 
 def _command(line: bytes) -> str | None:
-    """Return the command of a command line ("" for a prompt without one), None for any other line."""
+    """Return the command of a command line ("" for a prompt without one and for a rule), None for other lines."""
     line = line.rstrip(b"\r\n ")
     if not line or len(line) > _COMMAND_LIMIT:
         return None
-    found = _PROMPT.fullmatch(line) or _MARKED.fullmatch(line) or _BARE.fullmatch(line)
+    found = _RULED_OFF.fullmatch(line) or _PROMPT.fullmatch(line) or _MARKED.fullmatch(line) or _BARE.fullmatch(line)
     if found is None:
         return None
     command = next((group for group in found.groups() if group), b"")
-    return _FOLDER.sub(b"", command).decode("utf-8", "replace").strip()[:_TITLE_LIMIT]
+    if not line.startswith(b"***"):
+        command = _FOLDER.sub(b"", command)
+    return command.decode("utf-8", "replace").strip()[:_TITLE_LIMIT]
 
 
 class _Cutter:
