@@ -15,6 +15,8 @@ from flightwatch.core.vocabulary import RunPhase
 
 _MOST_NOTED = 200_000
 _MOST_ROOTS = 8
+#: Steps between looks for new models after the first few.
+RARELY = 100
 _MOST_BLOCKS = 256
 
 
@@ -33,7 +35,7 @@ class Modules:
         self._on_root = on_root
         self._on_blocks = on_blocks
         self._noted: List[Any] = []
-        self._looked_at = 0
+        self._looked_at = self._looks = self._not_before = 0
         self._roots: Dict[int, Any] = {}
         self._depth = 0
         self._started_ns = 0
@@ -62,9 +64,16 @@ class Modules:
         data_came.append(self._data_came)
 
     def _find(self) -> None:
-        """Look for new roots; costs nothing while no module was made since."""
-        if len(self._noted) == self._looked_at or len(self._roots) >= _MOST_ROOTS:
+        """Look for new roots; costs nothing while no module was made since.
+
+        A job that makes modules in every step (a loss, say) is looked through every RARELY steps.
+        """
+        number = self._probe.current().number
+        if len(self._noted) == self._looked_at or len(self._roots) >= _MOST_ROOTS or number < self._not_before:
             return
+        self._looks += 1
+        self._not_before = number + (1 if self._looks < 8 else RARELY)
+        self._noted = [one for one in self._noted if one() is not None]
         alive = [module for module in (one() for one in self._noted) if module is not None]
         self._looked_at = len(self._noted)
         contained = {id(child) for module in alive for child in module._modules.values() if child is not None}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -104,3 +106,33 @@ def test_each_installation_has_its_own_socket() -> None:
     assert socket_path(ReceiverSettings(), "/home/me/.demo", default, "") == "/home/me/.demo/probe.sock"
     assert socket_path(ReceiverSettings(), "/home/me/.demo", default, "/given") == "/given"
     assert socket_path(ReceiverSettings(socket="/set"), default, default, "/given") == "/set"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_two_users_are_told_apart_whatever_they_say(folder: Path) -> None:
+    folder.chmod(0o755)
+    environment = environment_at("/")
+    environment.receiver = ReceiverSettings(socket=str(folder / "s"))
+    collector = ReceiverCollector(environment)
+    script = (
+        "import json, os, socket, sys, time\n"
+        "os.setuid(int(sys.argv[2]))\n"
+        "values = {'ts': time.time_ns() // 1000000, 'step': int(sys.argv[2]), 'step_us': 1.0}\n"
+        "message = {'v': 1, 'job': 'contested', 'run': '0', 'rank': 0, 'pid': 1, 'rows': [['rank_steps', values]]}\n"
+        "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(json.dumps(message).encode(), sys.argv[1])\n"
+    )
+    try:
+        list(collector.collect(0))
+        for uid in ("65534", "65533"):
+            subprocess.run([sys.executable, "-I", "-c", script, str(folder / "s"), uid], check=True)
+        rows: list[Row] = []
+        for _ in range(200):
+            rows += collector.collect(time.time_ns() // 1_000_000)
+            if any(row.table == "events" for row in rows):
+                break
+            time.sleep(0.02)
+    finally:
+        collector.close()
+    assert [row.values["step"] for row in rows if row.table == "rank_steps"] == [65534]
+    (event,) = [row for row in rows if row.table == "events"]
+    assert "uid 65533 sends for job contested" in str(event.values["message"])
