@@ -1,4 +1,4 @@
-"""Slurm: topology.conf (tree and block), `scontrol show topology`, and `scontrol show job -d`."""
+"""Slurm: topology.conf and topology.yaml (tree and block), `scontrol show topology`, and `scontrol show job -d`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,16 @@ _TOPOLOGY_LINE = re.compile(r"\s*(?:SwitchName|BlockName)=\S+", re.IGNORECASE)
 _FIELD = re.compile(r"(?<!\S)([A-Za-z][\w/:.]{0,60})=(\S*)")
 #: A GRES entry: gpu, an optional type, a count, and the indices of the devices.
 _GRES = re.compile(r"(\w+)(?::([^:(,]+))?(?::(\d+))?\(IDX:([^)]*)\)")
+#: Lines of topology.yaml that matter; an entry begins with "- switch:" or "- block:".
+_YAML_ENTRY = re.compile(r"\s*-\s+(switch|block):\s*[\"']?([^\s\"'#]{1,200})")
+_YAML_MEMBERS = re.compile(r"\s+(nodes|children):\s*[\"']?([^\s\"'#]{1,20000})")
+_YAML_NAMES = {"switch": "switchname", "block": "blockname", "nodes": "nodes", "children": "switches"}
 _BAD_STATES = {"FAILED": "error", "NODE_FAIL": "error", "OUT_OF_MEMORY": "error", "BOOT_FAIL": "error",
                "TIMEOUT": "warning", "DEADLINE": "warning", "PREEMPTED": "warning", "CANCELLED": "info"}  # fmt: skip
 
 
 class SlurmTopologyParser:
-    """Reads topology.conf and `scontrol show topology`: switches over nodes, or blocks of nodes."""
+    """Reads topology.conf, topology.yaml and `scontrol show topology`: switches over nodes, or blocks of nodes."""
 
     name: ClassVar[str] = "slurm-topology"
     CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -37,28 +41,51 @@ class SlurmTopologyParser:
     }
 
     def recognise(self, head: bytes) -> bool:
-        """Say whether a line begins with SwitchName= or BlockName=."""
-        return any(_TOPOLOGY_LINE.match(line) for line in head_text(head).split("\n")[:2000])
+        """Say whether a line begins with SwitchName= or BlockName=, or whether topology.yaml's keys stand here."""
+        lines = head_text(head).split("\n")[:2000]
+        if any(_TOPOLOGY_LINE.match(line) for line in lines):
+            return True
+        return any(_YAML_ENTRY.match(line) for line in lines) and any(_YAML_MEMBERS.match(line) for line in lines)
 
     def parse(self, stream: BinaryIO, context: CaptureContext) -> Iterable[Row | Note]:
         """Yield one inventory row a node and one link a membership."""
         lines, found = Lines(stream), False
+        entry: dict[str, str] = {}
+        begun = 0
         for number, line in lines:
             text, where = line.split("#", 1)[0].strip(), f"line {number}"
+            if opened := _YAML_ENTRY.match(line):
+                yield from self._entry(entry, begun, context)
+                entry, begun, found = {_YAML_NAMES[opened[1]]: opened[2]}, number, True
+                continue
+            if entry:
+                if members := _YAML_MEMBERS.match(line):
+                    entry[_YAML_NAMES[members[1]]] = members[2]
+                continue
             fields = {name.lower(): value for name, value in _ENTRY.findall(text)}
             name = fields.get("switchname") or fields.get("blockname")
             if name is None:
-                if text and not text.lower().startswith(("blocksizes", "topologyparam")):
+                # Keys of topology.yaml above the first entry name no switch.
+                is_key = not found and (text.endswith(":") or text == "---" or re.fullmatch(r"-?\s*\w+:\s.*", text))
+                if text and not is_key and not text.lower().startswith(("blocksizes", "topologyparam")):
                     yield Note("error", where, f"not a switch or block: {shown(text)}")
                 continue
             found = True
-            try:
-                yield from self._members(fields, name, context)
-            except BadRecord as error:
-                yield Note("error", where, str(error))
+            yield from self._entry(fields, number, context)
+        yield from self._entry(entry, begun, context)
         if not found:
             yield Note("error", "", "no switch and no block was found")
         yield from lines.notes
+
+    def _entry(self, fields: Mapping[str, str], number: int, context: CaptureContext) -> Iterator[Row | Note]:
+        """Yield what one entry of topology.yaml says; nothing for an empty one."""
+        name = fields.get("switchname") or fields.get("blockname")
+        if name is None:
+            return
+        try:
+            yield from self._members(fields, name, context)
+        except BadRecord as error:
+            yield Note("error", f"line {number}", str(error))
 
     def _members(self, fields: Mapping[str, str], name: str, context: CaptureContext) -> Iterator[Row]:
         block = "blockname" in fields
