@@ -76,7 +76,7 @@ class FailSlowDetector:
             return []
         with np.errstate(divide="ignore", invalid="ignore"):
             series_S = np.log(sorted_median(step))
-        series_S = _without_pauses(run, series_S)
+        series_S = without_pauses(run, series_S)
         found: list[Finding] = []
         open_: Finding | None = None
         level = 0.0
@@ -196,7 +196,7 @@ class FailSlowDetector:
         return False, carriers, seen
 
 
-def _without_pauses(run: RunSteps, series_S: FloatArray) -> FloatArray:
+def without_pauses(run: RunSteps, series_S: FloatArray) -> FloatArray:
     """Leave out steps with a checkpoint, unless they are the rule."""
     checkpoint = run.channel("checkpoint_us")
     step = run.channel("step_us")

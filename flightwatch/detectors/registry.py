@@ -12,6 +12,7 @@ from flightwatch.detectors.device_errors import DeviceErrorDetector
 from flightwatch.detectors.fail_slow import FailSlowDetector
 from flightwatch.detectors.hosts import ClockSkewDetector, ConfigDriftDetector, DeadNodeDetector
 from flightwatch.detectors.imbalance import ImbalanceDetector
+from flightwatch.detectors.job_regression import JobRegressionDetector
 from flightwatch.detectors.memory_errors import MemoryErrorDetector
 from flightwatch.detectors.nonfinite import NonfiniteDetector
 from flightwatch.detectors.overheat import OverheatDetector
@@ -26,6 +27,7 @@ from flightwatch.detectors.throttle import ThrottleDetector
 DETECTORS: tuple[Callable[[], Detector], ...] = (
     SlowDetector,
     FailSlowDetector,
+    JobRegressionDetector,
     ImbalanceDetector,
     CoverageDetector,
     CoolingDetector,

@@ -31,6 +31,17 @@ def telemetry(kind: str, device: int | None = 3) -> Frames:
     return TelemetryModel(Cluster(nodes=16), [job], [fault], 3, START_MS, TelemetrySpec(samples=250)).frames()
 
 
+def slower_rerun(factor: float = 1.15) -> Frames:
+    """One job twice, an hour apart; the second run's steps and compute take `factor` times as long."""
+    frames = timing(steps=80)
+    rows = frames["rank_steps"]
+    again = rows.assign(run="again", ts=rows["ts"] + 3_600_000.0)
+    again[["step_us", "compute_us"]] *= factor
+    placed = frames["placements"]
+    placements = pd.concat([placed, placed.assign(run="again")], ignore_index=True)
+    return {**frames, "rank_steps": pd.concat([rows, again], ignore_index=True), "placements": placements}
+
+
 def _half_a_job() -> Frames:
     frames = timing()
     rows = frames["rank_steps"]
@@ -95,6 +106,7 @@ def _odd_node() -> Frames:
 SPEAKING: dict[str, Callable[[], Frames]] = {
     "slow": lambda: timing(JOB, SLOW_GPU),
     "fail_slow": lambda: timing(JOB, SLOW_GPU),
+    "job_regression": slower_rerun,
     "imbalance": lambda: timing(Job(tp=2, pp=4, dp=4, stage_imbalance=0.4), steps=200),
     "coverage": _half_a_job,
     "cooling": lambda: telemetry("thermal_rack", None),
