@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -106,5 +107,5 @@ def jobs_class() -> type[Jobs]:
 
 @pytest.fixture
 def digests() -> Callable[[str], list[str]]:
-    """Lines of parameter digests that a job printed."""
-    return lambda output: sorted(line for line in output.splitlines() if line.startswith("digest"))
+    """Parameter digests that a job's ranks printed (their lines may run into each other)."""
+    return lambda output: sorted(re.findall(r"digest \d [0-9a-f]{64}", output))
