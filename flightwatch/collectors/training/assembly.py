@@ -55,6 +55,7 @@ class _Assembly:
             (self._timer.begin if begins else self._timer.end)("wait")
 
     def _root_found(self, root: Any) -> None:
+        self._probe.learn_identity()
         device = next((parameter.device for parameter in root.parameters()), None)
         synchronous = device is None or device.type == "cpu"
         if not self._device_known and not synchronous:

@@ -1,6 +1,7 @@
 """Which job, attempt and rank this process is, from what launchers put into the environment."""
 
 import os
+import re
 import sys
 from typing import Dict, Mapping, NamedTuple, Optional
 
@@ -31,6 +32,9 @@ AXIS_WORDS = {
     "expert_model_parallel_group": "ep",
 }
 _LONGEST = 200
+#: Role and number at the end of a pod's name (PyTorchJob, MPIJob, Volcano, JobSet, Indexed Job), as the agent reads it.
+_POD = re.compile(r"(.+?)-(?:(?:master|worker|launcher|chief|ps|task|server|node|trainer)-\d+(?:-\w+)*|\d+-\w{5}|\d+)$")
+_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 class Identity(NamedTuple):
@@ -55,12 +59,12 @@ def find_identity(
 ) -> Identity:
     """Return the identity; arguments win over the environment.
 
-    torchrun names a job without `--rdzv-id` "none"; such a job, and one without any launcher, is named after
-    its script and the port of its rendezvous, which is the same on all ranks.
+    torchrun names a job without `--rdzv-id` "none"; such a job, and one without any launcher, is named after its
+    pod in Kubernetes, else after its script and the port of its rendezvous, which is the same on all ranks.
     """
     named = job or _first(environment, JOB_NAMES)
-    if job is None and named == "none":
-        named = None
+    if job is None and named in (None, "none"):
+        named = _pod_job(environment)
     script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
     fallback = script + "-" + (environment.get("MASTER_PORT") or str(os.getpid()))
     found_rank = rank if rank is not None else _number(_first(environment, RANK_NAMES))
@@ -72,6 +76,21 @@ def find_identity(
         _number(_first(environment, LOCAL_RANK_NAMES)),
         named is not None,
     )
+
+
+def _pod_job(environment: Mapping[str, str]) -> Optional[str]:
+    """Return namespace/name of the job that a pod belongs to, by the name that its operator gave the pod."""
+    match = _POD.match(environment.get("HOSTNAME", "")) if "KUBERNETES_SERVICE_HOST" in environment else None
+    if match is None:
+        return None
+    namespace = environment.get("POD_NAMESPACE", "")
+    if not namespace:
+        try:
+            with open(_NAMESPACE_FILE, encoding="utf-8") as file:
+                namespace = file.read(256).strip()
+        except (OSError, ValueError):
+            namespace = ""
+    return namespace + "/" + match.group(1) if namespace else match.group(1)
 
 
 def axis_of(word: str) -> Optional[str]:

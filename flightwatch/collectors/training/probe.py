@@ -112,6 +112,10 @@ class Probe:
             step = self.step = Step(self._next_number, now_ns(), time.time_ns() // 1_000_000)
         return step
 
+    def learn_identity(self) -> None:
+        """Find the identity again: launchers that fork or spawn set ranks after torch is imported."""
+        self.identity = self._identify()
+
     def activity(self) -> Step:
         """Note that training goes on: a step whose optimizers are through ends where the last of them ended."""
         if self._ending and not self._explicit:
@@ -172,8 +176,7 @@ class Probe:
         if self.work_of_step is not None:
             self._count_work(step)
         if self.steps_done == 0:
-            # Launchers that fork or spawn set ranks after torch is imported: now they are known.
-            self.identity = self._identify()
+            self.learn_identity()
             self.phases.training_begins(step.start_ms)
         self.steps_done += 1
         self._hand_over()

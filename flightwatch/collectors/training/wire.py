@@ -75,8 +75,10 @@ class Wire:
             thread.join(timeout_seconds)
 
     def forked(self) -> None:
-        """Forget the parent's thread and rows in a forked child."""
+        """Forget the parent's thread, locks and rows in a forked child."""
         self._thread = None
+        self._lock, self._wake = threading.Lock(), threading.Event()
+        self._stopping = False
         self._queue.clear()
         self._held = []
         self._socket = None

@@ -154,6 +154,8 @@ def test_identity_from_launchers() -> None:
     assert elastic.job.endswith("-29500")
     assert not elastic.given
     assert find_identity({"RANK": "-3", "WORLD_SIZE": "x"}, job="j", run="2").run == "2"
+    pod = {"KUBERNETES_SERVICE_HOST": "x", "HOSTNAME": "llama-worker-3", "POD_NAMESPACE": "ml", "RANK": "3"}
+    assert find_identity(pod).job == "ml/llama"
     assert role_of_text("tp=1, pipeline=2,x=3,dp=-1") == {"tp": 1, "pp": 2}
     assert (axis_of("mesh_tp"), axis_of("DATA_PARALLEL_GROUP"), axis_of("default_pg")) == ("tp", "dp", None)
 
