@@ -21,6 +21,8 @@ from flightwatch.cli.sections import load_agent_settings
 from flightwatch.collectors.clock_offset import kernel_clock
 from flightwatch.collectors.hang.stacks import py_spy_path
 from flightwatch.collectors.profiler.folder import SOCKET, problem_of
+from flightwatch.collectors.profiler.processes import DAEMON_NAME, FOLDER_NAME
+from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
 
 HELP = "Check this node: agent, socket folder, torch, py-spy, clock. One line each; exit code 1 when one fails."
@@ -95,6 +97,19 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
     yield torch_check(arguments.python)
     yield py_spy_check()
     yield clock_check(kernel_clock()())
+
+
+def profiler_environment(settings: Loaded, common: CommonSettings) -> dict[str, str]:
+    """Return what makes a job's processes ask for profiles; empty unless this node's agent is ready for them.
+
+    libkineto looks for its daemon once, when torch is imported, and logs a line every few seconds without one:
+    a job gets the variables only where folder and socket passed. What the user has set stays.
+    """
+    folder = socket_folder(settings, common)
+    ready = (folder_check(folder), socket_check("profiler", os.path.join(folder, SOCKET), ""))
+    if any(check.state != "ok" for check in ready) or any(name in os.environ for name in (DAEMON_NAME, FOLDER_NAME)):
+        return {}
+    return {DAEMON_NAME: "1", FOLDER_NAME: folder}
 
 
 def socket_check(name: str, path: str, meaning: str) -> Check:

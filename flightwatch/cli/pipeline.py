@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.profile_worker import profile_worker
 from flightwatch.cli.sections import load_settings
 from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.core.logs import configure
@@ -20,12 +23,15 @@ from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
+from flightwatch.pipeline.profiles.server_key import server_key
 from flightwatch.pipeline.store.client import open_store
 from flightwatch.pipeline.store.migrate import wait_until_migrated
 from flightwatch.pipeline.store.settings import StoreSettings
 
 HELP = "Store what is on the bus until stopped; several of these, on several machines, share the work."
 EPILOG = "example:\n  flightwatch pipeline --config /etc/flightwatch/flightwatch.toml"
+
+logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,4 +65,9 @@ def _open(stack: ExitStack, settings: Loaded, common: CommonSettings, stop: thre
     if not wait_until_migrated(store, stop):
         return None
     verify = SignatureCheck(AgentKeys(control).valid, required=ingest_settings.require_signatures)
+    key = server_key(Path(common.data_dir))
+    logger.info("agents do this server's commands when agent.control_keys holds %s", key.public_key.hex())
+    profiles = profile_worker(settings, common, key, bus, control, store, verify)
+    profiles.start()
+    stack.callback(profiles.stop, 10.0)
     return Ingest(bus, store, ingest_settings, cluster=common.cluster, node=common.node_name, verify=verify)

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from flightwatch.cli import main
-from flightwatch.cli.doctor import clock_check, folder_check, socket_check, torch_check
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.doctor import clock_check, folder_check, profiler_environment, socket_check, torch_check
+from flightwatch.cli.sections import load_agent_settings
+from flightwatch.collectors.profiler.folder import prepare
 
 
 @pytest.fixture
@@ -51,6 +54,23 @@ def test_folders(short: Path) -> None:
     (short / "link").symlink_to(folder)
     assert "symbolic link" in folder_check(str(short / "link")).text
     assert folder_check("relative").state == "fail"
+
+
+def test_a_job_gets_the_variables_only_where_the_agent_is_ready(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLIGHTWATCH_FLIGHTWATCH_DATA_DIR", str(short))
+    monkeypatch.delenv("FLIGHTWATCH_CONFIG", raising=False)
+    settings = load_agent_settings(None)
+    common = settings.section(CommonSettings)
+    assert profiler_environment(settings, common) == {}
+    folder = short / "profiler"
+    prepare(str(folder))
+    assert profiler_environment(settings, common) == {}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+        bound.bind(str(folder / "dynolog"))
+        wanted = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(folder)}
+        assert profiler_environment(settings, common) == wanted
+        monkeypatch.setenv("KINETO_USE_DAEMON", "0")
+        assert profiler_environment(settings, common) == {}
 
 
 def python(short: Path, answer: str, status: int = 0) -> str:

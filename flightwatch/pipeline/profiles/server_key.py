@@ -21,6 +21,7 @@ def server_key(data_dir: Path) -> SigningKey:
     """
     path = data_dir / KEY_FILE
     try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return _read(path)

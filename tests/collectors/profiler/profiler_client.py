@@ -24,7 +24,7 @@ def main() -> None:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sock.bind(own)
     sock.settimeout(0.3)
-    answers = []
+    answers: list[str | None] = []
     for sent in (message(b"ctxt", struct.pack("<iiq", 0, 4, 0)), message(b"req", struct.pack("<iiqii", 3, 2, 0, 4, 1))):
         sock.sendto(sent, path)
         try:

@@ -64,7 +64,13 @@ class Stage:
         self.profiler.start()
 
     def ask(self, steps: int = 3, **arguments: Any) -> None:
-        given = {"request": "p1", "ranks": [0, 1], "steps": steps, "wait_steps": 200, "max_seconds": 90} | arguments
+        given: dict[str, Any] = {
+            "request": "p1",
+            "ranks": [0, 1],
+            "steps": steps,
+            "wait_steps": 200,
+            "max_seconds": 90,
+        } | arguments
         self.profiler.profile_start(Command("c1", "profile_start", "n", "test-job", "test", 0, 1, given))
 
     def news(self) -> list[dict[str, Any]]:

@@ -153,7 +153,7 @@ def test_from_a_request_to_traces(stage: Stage, node: Node, tmp_path: Path) -> N
     assert (first.type, first.job, first.actor, first.node) == ("profile_start", "llama", "ann", "node-a")
     assert first.arguments["ranks"] == [1]
     assert second.arguments["ranks"] == [2]
-    assert first.arguments["start_step"] == second.arguments["start_step"] > 1100
+    assert first.arguments["start_step"] == second.arguments["start_step"] == 1000 + 100 + 2
     assert first.arguments["stacks"] is True
     for rank, one in ((1, node), (2, other)):
         for state in ("waiting", "armed", "reading"):
