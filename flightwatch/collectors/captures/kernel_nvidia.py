@@ -18,7 +18,7 @@ _RECOVERY = re.compile(
     r"recovery action changed from 0x([0-9a-fA-F]{1,4})(?: \(([^)]{0,60})\))?"
     r" to 0x([0-9a-fA-F]{1,4})(?: \(([^)]{0,60})\))?"
 )
-_NVLINK4 = re.compile(r"on link (\d{1,3})\s?\(((?:0x[0-9a-fA-F]{1,16}(?:, ?)?){1,16})\)")
+_NVLINK4 = re.compile(r"on link (\d{1,3})\s?\((0x[0-9a-fA-F]{1,16}(?:, ?0x[0-9a-fA-F]{1,16}){0,15}),? ?\)")
 _NVLINK5 = re.compile(r"\b([A-Z][A-Z0-9_]{3,40})\s{1,4}(Fatal|Non-?fatal)\b.{0,40}?\bLink (-?\d{1,3})", re.IGNORECASE)
 _CONTAINED = re.compile(r"(Contained|Uncontained): ([A-Z0-9/_ ]{1,40}?)(?: \(|\.|,|$)")
 _RESET = re.compile(r"(?<!-)\bRST: (Yes|No)")

@@ -228,3 +228,11 @@ def test_infiniband_link_and_adapter_heat(text: Any) -> None:
     assert [(row["code"], row["severity"]) for row in found.of("events")] == [
         ("net:link_down", "warning"), ("mlx5:hot", "error"),
     ]  # fmt: skip
+
+
+def test_damaged_nvlink_registers_are_left_out(text: Any) -> None:
+    found = text(
+        "NVRM: Xid (PCI:0000:4f:00): 74, pid=1, NVLink: fatal error detected on link 6(0x0, 0x00x0, 0x10000)\n"
+    )
+    assert found.codes == ["xid:74"]
+    assert "registers" not in found.event("xid:74")["attrs"]
