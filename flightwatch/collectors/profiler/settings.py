@@ -25,9 +25,11 @@ class ProfilerSettings:
     )
     abstract: bool = setting(True, "also answer jobs without KINETO_IPC_SOCKET_DIR, unless dynolog does")
     hang_seconds: float = setting(
-        120.0, "collect hang evidence when a job's ranks wait in one collective this long; 0: only on command",
+        30.0,
+        "collect hang evidence when a job makes no step for this long and for five of its longest recent steps;"
+        " 0: only on command",
         minimum=0.0,
-    )  # fmt: skip
+    )
 
 
 def profiler_folder(settings: ProfilerSettings, data_dir: str, default_data_dir: str) -> str:
