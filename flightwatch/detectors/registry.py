@@ -8,6 +8,7 @@ from flightwatch.detectors.anomaly import AnomalyDetector
 from flightwatch.detectors.contract import Detector
 from flightwatch.detectors.cooling import CoolingDetector
 from flightwatch.detectors.coverage import CoverageDetector
+from flightwatch.detectors.crash import CrashDetector
 from flightwatch.detectors.device_errors import DeviceErrorDetector
 from flightwatch.detectors.fail_slow import FailSlowDetector
 from flightwatch.detectors.hosts import ClockSkewDetector, ConfigDriftDetector, DeadNodeDetector
@@ -35,6 +36,7 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
     ThrottleDetector,
     MemoryErrorDetector,
     DeviceErrorDetector,
+    CrashDetector,
     PortDetector,
     StorageDetector,
     SensorDetector,

@@ -61,6 +61,23 @@ def _three_xids() -> Frames:
     return {"events": pd.DataFrame(rows)}
 
 
+def crash_rows() -> Frames:
+    """A device falls off the bus; its rank fails, the other ranks are terminated."""
+    placements = [
+        {"ts": START_MS, "node": f"n{i // 2}", "job": "j", "run": "1", "rank": float(i), "device": float(i % 2)}
+        for i in range(4)
+    ]
+    late = START_MS + 900_000.0
+    lost = {"ts": late, "node": "n1", "device": 0.0, "source": "kernel", "code": "xid:79", "severity": "critical",
+            "message": "NVRM: Xid 79"}  # fmt: skip
+    ends = [
+        {"ts": late + 1000 * (i + 1), "node": node, "source": "comm", "code": "elastic:rank_failed",
+         "severity": "error", "message": "failed", "attrs.exitcode": code, "attrs.local_rank": local}
+        for i, (node, local, code) in enumerate((("n1", "0", "1"), ("n0", "0", "-15"), ("n0", "1", "-15")))
+    ]  # fmt: skip
+    return {"events": pd.DataFrame([lost, *ends]), "placements": pd.DataFrame(placements)}
+
+
 def _loss_spike() -> Frames:
     steps = np.arange(200.0)
     noise = np.random.default_rng(1).normal(0, 0.02, len(steps))
@@ -114,6 +131,7 @@ SPEAKING: dict[str, Callable[[], Frames]] = {
     "throttle": lambda: telemetry("thermal_gpu"),
     "memory_errors": lambda: telemetry("ecc_ramp"),
     "device_errors": _three_xids,
+    "crash": crash_rows,
     "ports": lambda: telemetry("packet_loss", None),
     "storage": lambda: telemetry("storage_latency", None),
     "sensors": lambda: telemetry("stuck_sensor"),

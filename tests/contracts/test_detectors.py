@@ -114,7 +114,9 @@ def test_all_null_columns_are_no_error(detector: Detector) -> None:
         frames[table] = blank
     blamed = [one for one in detector.score(frames) if one.blames_hardware]
     # A dead node is told by rows that are absent, an error of a driver by its code: no number is needed.
-    wordless = {"dead_node": [FindingKind.DEAD_NODE], "device_errors": [FindingKind.ECC]}
+    wordless = {
+        "dead_node": [FindingKind.DEAD_NODE], "device_errors": [FindingKind.ECC], "crash": [FindingKind.CRASH],
+    }  # fmt: skip
     assert [one.kind for one in blamed] == wordless.get(detector.name, [])
 
 
