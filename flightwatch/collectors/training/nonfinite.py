@@ -10,6 +10,7 @@ On asynchronous devices the sums are copied without waiting and read a step late
 finite is then unknown. That path has not been run on a device.
 """
 
+import functools
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -33,6 +34,7 @@ class NonFinite:
         self._names: List[str] = []
         self._blocks: List[Any] = []
         self._sums: List[Tuple[int, int, Any]] = []
+        self._gradient_hooks: List[Callable[..., None]] = []
         self._reported = False
         self._late: List[Tuple[int, List[Tuple[int, int]], Any, Any]] = []
 
@@ -44,6 +46,8 @@ class NonFinite:
             index = len(self._names)
             self._names.append(name)
             self._blocks.append(weakref.ref(block))
+            # Made once: making a guarded hook costs more than calling it.
+            self._gradient_hooks.append(self._probe.guard(functools.partial(self._gradient, index)))
             block.register_forward_hook(self._hook(index, self._block_done, compiling))
             if index == first:
                 block.register_forward_pre_hook(self._hook(index, self._block_begins, compiling))
@@ -77,7 +81,7 @@ class NonFinite:
             return
         self._sums.append((_FORWARD_SUM, index, self._sum(tensor)))
         if tensor.grad_fn is not None:
-            tensor.grad_fn.register_prehook(self._probe.guard(lambda gradients: self._gradient(index, gradients)))
+            tensor.grad_fn.register_prehook(self._gradient_hooks[index])
 
     def _gradient(self, index: int, gradients: Any) -> None:
         if gradients and gradients[0] is not None and len(self._sums) < _MOST_SUMS:

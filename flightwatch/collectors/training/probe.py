@@ -4,7 +4,6 @@ Hooks (hooks.py, modules.py, communication.py) call the methods below on the tra
 hundred nanoseconds and only counts; rows are made when a step ends, encoded and sent by `wire.Wire`'s thread.
 """
 
-import functools
 import os
 import time
 import weakref
@@ -71,7 +70,6 @@ class Probe:
     def guard(self, function: Callable[..., Any]) -> Callable[..., None]:
         """Return a hook that calls `function`, lets nothing out of it, returns None and counts its time."""
 
-        @functools.wraps(function)
         def hook(*args: Any, **kwargs: Any) -> None:
             if self.off:
                 return
