@@ -243,19 +243,22 @@ class ConciseTable:
     name = "rocm-smi-table"
     CARRIES: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "device_samples": (
-            "device", "vendor", "temp_c", "power_w", "power_limit_w", "sm_clock_mhz", "mem_clock_mhz", "fan_pct",
-            "util_pct", "quality", "extra",
+            "device", "vendor", "temp_c", "hotspot_c", "power_w", "power_limit_w", "sm_clock_mhz", "mem_clock_mhz",
+            "fan_pct", "util_pct", "quality", "extra",
         ),
         "config_facts": CONFIG_COLUMNS,
     }  # fmt: skip
     NULL_NOTES: ClassVar[Mapping[str, str]] = {
         "mem_used_bytes": "the table prints a percentage only: extra rocm_smi.vram_allocated_pct",
         "power_w": "N/A on the second die of dual-die boards",
+        "temp_c": "the table prints the junction's temperature on some boards: hotspot_c",
+        "hotspot_c": "the table prints the die edge's temperature on the other boards: temp_c",
     }
     _LABELS: ClassVar[Mapping[str, str]] = {
         "gpu": r"(?P<index>\d{1,4})", "device": r"(?P<index>\d{1,4})", "dcu": r"(?P<index>\d{1,4})",
         "hcu": r"(?P<index>\d{1,4})", "[model : revision]": r".*?", "node": r"\d+", "ids": r"0x\w+,\s*\S+",
         "temp": r"(?P<temp>\S+)", "temp (dieedge)": r"(?P<temp>\S+)", "temp(dieedge)": r"(?P<temp>\S+)",
+        "temp (junction)": r"(?P<temp>\S+)", "temp(junction)": r"(?P<temp>\S+)",
         "avgpwr": r"(?P<power>\S+)", "power": r"(?P<power>\S+)", "power(socket)": r"(?P<power>\S+)",
         "partitions": r"\S+,\s*\S+,\s*\S+", "sclk": r"(?P<sclk>\S+)", "mclk": r"(?P<mclk>\S+)", "fan": r"(?P<fan>\S+)",
         "perf": r"(?P<perf>\S+)", "pwrcap": r"(?P<cap>\S+)", "vram%": r"(?P<vram>\S+)", "gpu%": r"(?P<util>\S+)",
@@ -273,9 +276,11 @@ class ConciseTable:
         """Yield a row per line of the table."""
         lines = Lines(stream)
         pattern: re.Pattern[str] | None = None
-        vendor = "amd"
+        vendor, sensor = "amd", "temp_c"
         count = 0
         for number, line in lines:
+            if "(Junction)" in line:  # stands below the word Temp
+                sensor = "hotspot_c"
             found = line_pattern(line.strip(), self._LABELS, 4) if not line.strip()[:1].isdigit() else None
             if found is not None:
                 pattern = found
@@ -286,16 +291,18 @@ class ConciseTable:
                     yield Note("error", f"line {number}", "the line does not fit the header; skipped")
                     continue
                 count += 1
-                yield from self._device(row.groupdict(), vendor, number, context).rows()
+                yield from self._device(row.groupdict(), vendor, sensor, number, context).rows()
         if not count:
             yield Note("error", "", "the table shows no device")
         yield from lines.notes
 
-    def _device(self, cells: Mapping[str, str | None], vendor: str, number: int, context: CaptureContext) -> Device:
+    def _device(
+        self, cells: Mapping[str, str | None], vendor: str, sensor: str, number: int, context: CaptureContext
+    ) -> Device:
         device = Device(self.CARRIES, context, vendor, f"line {number} device {cells.get('index')}")
         device.set("device", cells.get("index"))
         for column, cell in (
-            ("temp_c", "temp"), ("power_w", "power"), ("power_limit_w", "cap"), ("sm_clock_mhz", "sclk"),
+            (sensor, "temp"), ("power_w", "power"), ("power_limit_w", "cap"), ("sm_clock_mhz", "sclk"),
             ("mem_clock_mhz", "mclk"), ("fan_pct", "fan"), ("util_pct", "util"),
         ):  # fmt: skip
             device.set(column, cells.get(cell), bare=False)
