@@ -1,0 +1,64 @@
+"""`flightwatch profile` against `flightwatch up` and a real job on this machine, from request to rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_up import flightwatch, start
+from tests.collectors.profiler.conftest import short_folder, torch_python
+from tests.conftest import free_port
+
+__all__ = ["short_folder", "torch_python"]
+pytestmark = pytest.mark.torch
+JOB = Path(__file__).parents[1] / "collectors" / "profiler" / "steps_job.py"
+
+
+@pytest.mark.timeout(300)
+def test_a_profile_of_a_running_job_ends_in_traces_and_rows(
+    torch_python: str, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLIGHTWATCH_PROFILER_ABSTRACT", "false")
+    instance = start(short_folder / "d")
+    try:
+        folder = instance.folder / "profiler"
+        for _ in range(300):
+            if (folder / "dynolog").exists():
+                break
+            time.sleep(0.1)
+        words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+        wanted = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(folder), "FLIGHTWATCH_JOB": "demo"}
+        with (short_folder / "job.log").open("w") as log:
+            job = subprocess.Popen(
+                [torch_python, *words, str(JOB), "150"],
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | wanted,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            for _ in range(900):
+                if "stepping" in (short_folder / "job.log").read_text():
+                    break
+                time.sleep(0.1)
+            here = ("--data-dir", str(instance.folder), "--format", "json")
+            done = flightwatch("profile", "start", "--job", "demo", "--ranks", "0-1", "--wait", *here, timeout=200)
+            assert done.returncode == 0, done.stderr + done.stdout
+            assert job.poll() is None
+        finally:
+            job.terminate()
+            job.wait(60)
+        found = json.loads(done.stdout)
+        assert found["state"] == "done"
+        for row in found["ranks"]:
+            assert Path(row["artifact"]).stat().st_size == row["bytes"]
+        query = f"SELECT uniqExact(rank) = 2 FROM flightwatch.profile_ops WHERE id = '{found['id']}' AND calls > 0"
+        assert instance.wait_for(query)
+        last = f"SELECT countIf(state = 'done' AND rank >= 0) = 2 FROM flightwatch.profiles WHERE id = '{found['id']}'"
+        assert instance.wait_for(last)
+    finally:
+        assert instance.stop() == 0
