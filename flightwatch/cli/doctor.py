@@ -94,6 +94,10 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
     yield socket_check("agent", receiver_settings(settings, common).socket, "probes are received")
     yield folder_check(folder)
     yield socket_check("profiler", os.path.join(folder, SOCKET), "profiles are answered")
+    given = profiler_environment(settings, common)
+    if given:
+        words = " ".join(f"{name}={value}" for name, value in given.items())
+        yield Check("jobs", "ok", f"can be profiled when started with {words}")
     yield torch_check(arguments.python)
     yield py_spy_check()
     yield clock_check(kernel_clock()())

@@ -27,7 +27,7 @@ from flightwatch.pipeline.profiles.settings import ProfilesSettings
 
 HELP = "Record a few steps of a running job on chosen ranks, the same steps on all of them; no change of its code."
 EPILOG = (
-    "The job must have been started with `flightwatch run` (or with KINETO_USE_DAEMON=1 and KINETO_IPC_SOCKET_DIR).\n\n"
+    "The job must have been started with the variables that `flightwatch doctor` prints.\n\n"
     "examples:\n  flightwatch profile start --job llama --ranks 3,7-9 --steps 5 --wait\n"
     "  flightwatch profile start --job llama --role dp=0 --steps 3 --stacks\n"
     "  flightwatch profile status p1a2b3c4d5e\n  flightwatch profile fetch p1a2b3c4d5e --out traces/\n"

@@ -20,7 +20,7 @@ from typing import Any
 
 from flightwatch.collectors.profiler import datagrams, folder
 from flightwatch.collectors.profiler.config_text import config_text
-from flightwatch.collectors.profiler.processes import Process, is_same, read_process, training_processes
+from flightwatch.collectors.profiler.processes import NO_DAEMON, Process, is_same, read_process, training_processes
 from flightwatch.collectors.profiler.requests import ENDED, ProfileRequest, Progress, RankJob, RankState
 from flightwatch.collectors.profiler.trace_files import find_trace, make_folder, remove_folder
 from flightwatch.core.clock import Clock
@@ -359,7 +359,7 @@ def why_not(job: RankJob, socket_dir: str, yielded: bool) -> str:
         )
     process = ranks[0]
     if not process.daemon:
-        return "KINETO_USE_DAEMON is not set in the process: start the job with `flightwatch run`"
+        return NO_DAEMON
     if process.folder not in (None, socket_dir):
         return f"the job's KINETO_IPC_SOCKET_DIR ({process.folder!r}) differs from the agent's ({socket_dir})"
     if yielded:

@@ -11,6 +11,9 @@ from flightwatch.collectors.ownership.process_words import JOB_NAMES, RANK_NAMES
 DAEMON_NAME = "KINETO_USE_DAEMON"
 FOLDER_NAME = "KINETO_IPC_SOCKET_DIR"
 WORLD_NAME = "WORLD_SIZE"
+NO_DAEMON = (
+    "KINETO_USE_DAEMON is not set in the process: start the job with the variables that `flightwatch doctor` prints"
+)
 #: Values that are looked at; an environment holds secrets, so nothing else of it is kept.
 _NAMES = frozenset((*JOB_NAMES, *RUN_NAMES, *RANK_NAMES, DAEMON_NAME, FOLDER_NAME, WORLD_NAME, "MASTER_PORT"))
 _LONGEST = 512

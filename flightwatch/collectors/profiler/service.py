@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flightwatch.collectors.profiler.broker import ProfilerBroker
-from flightwatch.collectors.profiler.processes import Process, training_processes
+from flightwatch.collectors.profiler.processes import NO_DAEMON, Process, training_processes
 from flightwatch.collectors.profiler.requests import Progress, request_of
 from flightwatch.collectors.profiler.summarise import summarise
 from flightwatch.collectors.profiler.uploads import Uploads
@@ -140,7 +140,7 @@ def _entry(process: Process, answered: bool | None, socket_dir: str) -> dict[str
     """Describe one rank: `problem` is "" when it can be profiled."""
     problem = ""
     if not process.daemon:
-        problem = "KINETO_USE_DAEMON is not set in the process: start the job with `flightwatch run`"
+        problem = NO_DAEMON
     elif answered is False or (answered is None and process.folder not in (None, socket_dir)):
         problem = f"KINETO_IPC_SOCKET_DIR ({process.folder!r}) differs from the agent's ({socket_dir})"
     elif answered is None:
