@@ -16,6 +16,7 @@ from flightwatch.detectors.imbalance import ImbalanceDetector
 from flightwatch.detectors.job_regression import JobRegressionDetector
 from flightwatch.detectors.memory_errors import MemoryErrorDetector
 from flightwatch.detectors.nonfinite import NonfiniteDetector
+from flightwatch.detectors.numerics import NumericsDetector
 from flightwatch.detectors.overheat import OverheatDetector
 from flightwatch.detectors.ports import PortDetector
 from flightwatch.detectors.precursors import PrecursorDetector, ReplicaDigestDetector
@@ -45,6 +46,7 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
     ConfigDriftDetector,
     ScalarDetector,
     NonfiniteDetector,
+    NumericsDetector,
     PrecursorDetector,
     ReplicaDigestDetector,
     AnomalyDetector,

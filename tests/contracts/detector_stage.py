@@ -87,6 +87,13 @@ def _loss_spike() -> Frames:
     return {"training_scalars": pd.DataFrame({**rows, "value": loss})}
 
 
+def _fp8_amax_jumps() -> Frames:
+    steps = np.arange(100.0)
+    amax = 3.0 * np.exp(np.random.default_rng(1).normal(0, 0.1, len(steps))) * np.where(steps >= 60, 30.0, 1.0)
+    rows = {"ts": START_MS + 1000 * steps, "job": "j", "run": "1", "rank": -1.0, "name": "fp8.amax.mlp", "step": steps}
+    return {"training_scalars": pd.DataFrame({**rows, "value": amax})}
+
+
 def _first_nan() -> Frames:
     frames = timing(steps=80)
     rows = frames["rank_steps"]
@@ -140,6 +147,7 @@ SPEAKING: dict[str, Callable[[], Frames]] = {
     "config_drift": _one_old_driver,
     "scalars": _loss_spike,
     "nonfinite": _first_nan,
+    "numerics": _fp8_amax_jumps,
     "sdc_precursor": _weak_signs,
     "replica_digest": _one_digest_differs,
     "anomaly": _odd_node,
