@@ -95,6 +95,7 @@ class ProfilerBroker:
         ConfigError: the folder cannot be used.
         """
         folder.prepare(self.socket_dir)
+        folder.sweep(self.socket_dir)
         self.bind()
         self._thread = threading.Thread(target=self._run, name="profiler", daemon=True)
         self._thread.start()

@@ -15,6 +15,7 @@ from flightwatch.core.errors import ConfigError
 
 SOCKET = "dynolog"
 TRACES = "traces"
+CLIENT = "dynoconfigclient"
 #: The kernel's limit of a unix socket's path (107) less a slash and the names of clients' sockets (52).
 LONGEST = 54
 
@@ -87,6 +88,22 @@ def bind_file(folder: str) -> socket.socket | None:
         bound.close()
         raise ConfigError(f"{path}: cannot be bound: {error.strerror}") from error
     return bound
+
+
+def sweep(folder: str) -> None:
+    """Remove sockets of clients that have ended: libkineto leaves one behind for every process."""
+    for name in os.listdir(folder):
+        if not name.startswith(CLIENT):
+            continue
+        path = os.path.join(folder, name)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(path)
+            except ConnectionRefusedError:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            except OSError:
+                continue
 
 
 def bind_abstract(name: str = SOCKET) -> socket.socket | None:

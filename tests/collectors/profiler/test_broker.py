@@ -195,6 +195,16 @@ def test_a_folder_behind_a_link_or_of_another_kind_is_refused(short_folder: Path
         folder.prepare(str(short_folder / "file"))
 
 
+def test_sockets_of_clients_that_ended_are_removed(short_folder: Path) -> None:
+    for name in ("dynoconfigclient-gone", "dynoconfigclient-here", "other"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+            bound.bind(str(short_folder / name))
+            if name.endswith("here"):
+                folder.sweep(str(short_folder))
+    # "here" was open while the folder was swept, "other" is nobody's business.
+    assert sorted(path.name for path in short_folder.iterdir()) == ["dynoconfigclient-here", "other"]
+
+
 def command(**arguments: Any) -> Command:
     return Command("c1", "profile_start", "n", "llama", "me", 0, 1, arguments)
 
