@@ -79,7 +79,7 @@ class StatusProbe:
     def _collect(self) -> dict[str, Any]:
         now_ms = self._clock.now_ms()
         tables = page_reads.table_activity(self._store)
-        gaps, dead = page_reads.holes_and_dead_letters(self._store)
+        gaps, unknown_holes, dead = page_reads.holes_and_dead_letters(self._store)
         ages = [row["age_seconds"] for row in tables if row["age_seconds"] is not None]
         partitions, bus_notice = self._lag(now_ms)
         lags = [part["lag_seconds"] for part in partitions if part["lag_seconds"] is not None]
@@ -98,6 +98,7 @@ class StatusProbe:
             "tables": [row | {"last_ts": iso_utc(row["last_ts"])} for row in tables],
             "coverage": page_reads.coverage(self._store),
             "data_gaps_24h": gaps,
+            "holes_of_unknown_size_24h": unknown_holes,
             "dead_letters_24h": dead,
             "disk": self._disk(),
         }
@@ -125,6 +126,8 @@ class StatusProbe:
         behind = max(0, end - start)
         oldest = self._bus.read(partition, start, 1) if behind else ()
         lag = max(0.0, (now_ms - oldest[0].timestamp_ms) / 1000) if oldest else 0.0
+        # Damage leaves offsets that no message has: they are not work to be done.
+        behind = max(0, end - oldest[0].offset) if oldest else 0
         return {
             "topic": partition.topic,
             "partition": partition.number,
@@ -167,6 +170,9 @@ def _notices(status: Mapping[str, Any]) -> list[str]:
             notices.append(f"The disk of {disk['path']} is nearly full: ingest stops, losing nothing, when it is.")
     if status["data_gaps_24h"]:
         notices.append(f"{status['data_gaps_24h']} batches are missing in the last day: see the table data_gaps.")
+    if status["holes_of_unknown_size_24h"]:
+        count = status["holes_of_unknown_size_24h"]
+        notices.append(f"{count} holes of unknown size in the last day: a part of the bus was damaged or recreated.")
     if status["dead_letters_24h"]:
         notices.append(f"{status['dead_letters_24h']} records were put aside in the last day: `flightwatch dead list`.")
     for name, state in status["components"].items():

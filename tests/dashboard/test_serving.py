@@ -30,6 +30,7 @@ STATUS: dict[str, Any] = {
         {"table": "node_samples", "rows_per_second": 0.2, "last_ts": "x", "age_seconds": 3.5},
     ],
     "coverage": {"nodes_reporting": 1, "nodes_known": 2, "devices_reporting": 0}, "data_gaps_24h": 0,
+    "holes_of_unknown_size_24h": 0,
     "dead_letters_24h": 0, "disk": {"path": None, "used_bytes": None, "free_bytes": None}, "notices": ["careful"],
 }  # fmt: skip
 

@@ -28,7 +28,7 @@ DATA_GAPS = Table(
         col("lane", "word", "", "lane", "ingest"),
         col("first_seq", "u64?", "", "first missing batch", "ingest"),
         col("last_seq", "u64?", "", "last missing batch", "ingest"),
-        col("batches", "u64", "", "batches missing", "ingest"),
+        col("batches", "u64?", "", "batches missing; NULL when their number cannot be known", "ingest"),
         col("reason", "text", "", "evicted, lost, retention, new spool, ...", "ingest"),
         col("src_partition", "u16", "", "bus partition where it showed", "ingest"),
         col("src_offset", "u64", "", "bus offset where it showed", "ingest"),

@@ -66,7 +66,8 @@ def _hole_facts(rng: Range, hole: Hole, received_at_ms: int) -> dict[str, Any]:
         "lane": rng.partition.topic.rpartition(".")[2],
         "first_seq": None,
         "last_seq": None,
-        "batches": max(0, hole.resumed - hole.wanted),
+        # Offsets count batches only while the log is whole.
+        "batches": hole.resumed - hole.wanted if hole.reason == "retention" else None,
         "reason": reason,
         "src_partition": rng.partition.number,
         "src_offset": rng.start,
@@ -74,6 +75,7 @@ def _hole_facts(rng: Range, hole: Hole, received_at_ms: int) -> dict[str, Any]:
 
 
 def _event(rng: Range, fact: Mapping[str, Any]) -> dict[str, Any]:
+    count = "an unknown number of" if fact["batches"] is None else fact["batches"]
     where = f"lane {fact['lane']}" + (f" of node {fact['node']}" if fact["node"] else "")
     return {
         "ts": fact["ts"],
@@ -83,7 +85,7 @@ def _event(rng: Range, fact: Mapping[str, Any]) -> dict[str, Any]:
         "source": EventSource.AGENT.value,
         "code": GAP_CODE,
         "severity": EventSeverity.WARNING.value,
-        "message": f"{fact['batches']} batches are missing in {where}: {fact['reason']}",
+        "message": f"{count} batches are missing in {where}: {fact['reason']}",
         "attrs": [
             (name, str(fact[name]))
             for name in ("agent_id", "lane", "first_seq", "last_seq", "batches")

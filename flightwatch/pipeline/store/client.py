@@ -192,7 +192,7 @@ def open_store(url: str, settings: StoreSettings) -> Store:
 
     Raises
     ------
-    ConfigError: the URL is malformed, or the folder is open in another process (its pid is named).
+    ConfigError: the URL is malformed. Refused: the folder is open in another process (its pid is named).
     TransientError: the server is away.
     """
     parts = urlsplit(url)

@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from flightwatch.core.errors import ConfigError
+from flightwatch.core.errors import ConfigError, Refused
 
 _OPEN_HERE: dict[Path, int] = {}
 _GUARD = threading.Lock()
@@ -38,8 +38,8 @@ class StoreLock:
 
         Raises
         ------
-        ConfigError: another process has it (its pid is named), this process has another store open,
-            or the folder cannot be made.
+        Refused: another process has it (its pid is named).
+        ConfigError: this process has another store open, or the folder cannot be made.
         """
         with _GUARD:
             other = next(iter(_OPEN_HERE), None)
@@ -56,7 +56,7 @@ class StoreLock:
                 owner = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 os.close(self._descriptor)
                 self._descriptor = None
-                raise ConfigError(
+                raise Refused(
                     f"store {self.folder} is in use by process {owner}; only one process can open an embedded store"
                 ) from error
             os.ftruncate(self._descriptor, 0)

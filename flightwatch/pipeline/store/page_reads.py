@@ -186,12 +186,14 @@ def coverage(store: Store) -> dict[str, int]:
     return {name: int(value) for name, value in rows[0].items()}
 
 
-def holes_and_dead_letters(store: Store) -> tuple[int, int]:
-    """Return batches known to be missing and records put aside, both over the last day."""
+def holes_and_dead_letters(store: Store) -> tuple[int, int, int]:
+    """Return, over the last day: batches known to be missing, holes of unknown size, records put aside."""
     rows = store.rows(
         """
-        SELECT (SELECT sum(batches) FROM flightwatch.data_gaps WHERE ts > now64(3) - INTERVAL 1 DAY) AS gaps,
-            (SELECT count() FROM flightwatch.dead_letters WHERE ts > now64(3) - INTERVAL 1 DAY) AS dead
+        SELECT gaps, unknown, dead FROM
+            (SELECT sum(batches) AS gaps, countIf(isNull(batches)) AS unknown FROM flightwatch.data_gaps
+             WHERE ts > now64(3) - INTERVAL 1 DAY) AS holes,
+            (SELECT count() AS dead FROM flightwatch.dead_letters WHERE ts > now64(3) - INTERVAL 1 DAY) AS letters
         """
     )
-    return int(rows[0]["gaps"] or 0), int(rows[0]["dead"] or 0)
+    return int(rows[0]["gaps"] or 0), int(rows[0]["unknown"]), int(rows[0]["dead"])

@@ -82,6 +82,8 @@ class Limits:
             "allow_introspection_functions": 0,
             "date_time_output_format": "iso",
             "output_format_json_validate_utf8": 1,
+            # "nan" and "inf" as texts: as null they would look unknown.
+            "output_format_json_quote_denormals": 1,
             "format_csv_null_representation": "",
             "readonly": 1,
         }

@@ -75,6 +75,14 @@ def test_a_hole_before_the_range_is_told_with_it() -> None:
     assert "from offset 4 to 9" in gaps[0]["reason"]
 
 
+@pytest.mark.parametrize("reason", ["damaged", "recreated"])
+def test_the_size_of_a_hole_in_a_log_that_is_not_whole_is_unknown(reason: str) -> None:
+    plan = build([message(1_000_000_009, 1)], hole=Hole(4, 1_000_000_009, reason))
+    blocks = {block.table: block.rows.to_pylist() for block in plan.blocks}
+    assert blocks["data_gaps"][0]["batches"] is None
+    assert "an unknown number of batches are missing" in blocks["events"][0]["message"]
+
+
 def test_days_of_a_block_are_counted() -> None:
     day_ms = 86_400_000
     start = NOW_MS // (8 * day_ms) * 8 * day_ms

@@ -163,9 +163,9 @@ def test_a_second_process_is_told_who_has_the_store(store: Store) -> None:
         "import sys\n"
         "from flightwatch.pipeline.store.client import open_store\n"
         "from flightwatch.pipeline.store.settings import StoreSettings\n"
-        "from flightwatch.core.errors import ConfigError\n"
+        "from flightwatch.core.errors import Refused\n"
         "try:\n    open_store(sys.argv[1], StoreSettings())\n"
-        "except ConfigError as error:\n    print(error)\n"
+        "except Refused as error:\n    print(error)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, f"chdb://{store.folder}"], capture_output=True, text=True, check=True

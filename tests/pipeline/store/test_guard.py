@@ -181,7 +181,7 @@ def test_json_is_exact(store: Store) -> None:
         "u": 18446744073709551615,
         "ts": "2026-11-29T19:10:13.000Z",
         "n": None,
-        "x": None,
+        "x": "nan",
         "b": True,
         "m": {"a": 1.5},
     }
