@@ -14,6 +14,7 @@ from flightwatch.detectors.episodes import LEVEL, RECURRENCE, WINDOW, Episode
 from flightwatch.detectors.grouped import sorted_median
 from flightwatch.detectors.layout import MINIMUM_PEERS
 from flightwatch.detectors.rank_matrix import RunSteps
+from flightwatch.detectors.second_opinion import second_opinion
 from flightwatch.detectors.slow_channels import Channel, step_scale
 from flightwatch.detectors.slow_words import (
     end_of_block,
@@ -249,7 +250,8 @@ class TargetScan:
         device = int(layout.device_R[episode.rank]) if layout.device_R[episode.rank] >= 0 else None
         targets = target_names(run, scope, positions)
         single = scope in (FindingScope.RANK, FindingScope.DEVICE)
-        seen = evidence_of(self.run, channel, episode, positions) | witness
+        opinion = second_opinion(self.channels, episode, positions, measured_steps(episode))
+        seen = evidence_of(self.run, channel, episode, positions) | witness | opinion.as_evidence()
         return Finding(
             detector=self.detector,
             detector_version=self.version,
@@ -272,7 +274,7 @@ class TargetScan:
             first_step=int(run.steps_S[min(episode.begin * BLOCK, len(run.steps_S) - 1)]),
             detected_step=int(run.steps_S[(episode.said + 1) * BLOCK - 1]),
             blames_hardware=hardware and not unproven,
-            confidence=self._confidence(episode, hardware),
+            confidence=round(self._confidence(episode, hardware) + opinion.confidence_change, 2),
             expected_gain=round(gain, 4),
             evidence=seen,
         )
