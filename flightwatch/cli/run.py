@@ -8,6 +8,7 @@ import sys
 
 from flightwatch.cli.agent import receiver_settings
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.doctor import profiler_environment
 from flightwatch.cli.sections import load_agent_settings
 from flightwatch.core.errors import ConfigError
 
@@ -37,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.data_dir:
         os.environ["FLIGHTWATCH_FLIGHTWATCH_DATA_DIR"] = os.path.abspath(arguments.data_dir)
     settings = load_agent_settings(arguments.config)
-    path = receiver_settings(settings, settings.section(CommonSettings)).socket
+    common = settings.section(CommonSettings)
+    path = receiver_settings(settings, common).socket
     environment = os.environ | {"FLIGHTWATCH": "1", "FLIGHTWATCH_SOCKET": os.path.abspath(path)}
+    environment |= profiler_environment(settings, common)
     if arguments.job:
         environment["FLIGHTWATCH_JOB"] = arguments.job
     if arguments.attempt:

@@ -135,7 +135,13 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
         bus, store, clock, cluster=common.cluster, folder=data_dir, components=components,
         bus_settings=settings.section(BusSettings), ingest_error=lambda: ingest.metrics.snapshot().last_error,
     )  # fmt: skip
-    services = Services(store, probe, lambda: None if worker.state == "running" else f"ingest is {worker.state}")
+
+    def missing() -> str | None:
+        if worker.state != "running":
+            return f"ingest is {worker.state}"
+        return None if probe()["lag_seconds"] is not None else "the bus does not answer"
+
+    services = Services(store, probe, missing)
     worker.start()
     stack.callback(worker.stop, DRAIN_SECONDS)
     detect.start()

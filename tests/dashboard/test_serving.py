@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import stat
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +21,7 @@ from flightwatch.dashboard.api.local import create_local_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.store.client import Store
+from flightwatch.pipeline.store.people import People
 from flightwatch.pipeline.store.settings import StoreSettings
 
 STATUS: dict[str, Any] = {
@@ -103,6 +105,36 @@ def test_the_local_socket_is_the_owners_alone_and_replaces_a_leftover(tmp_path: 
     finally:
         server.stop()
     assert not server.alive
+
+
+class SlowPeople(People):
+    """Answers only when the query is cancelled."""
+
+    def __init__(self) -> None:
+        self.asked, self.cancelled = threading.Event(), threading.Event()
+
+    def run(self, text: str, form: str = "json", tables: Any = (), query_id: str | None = None) -> bytes:
+        self.asked.set()
+        assert self.cancelled.wait(30)
+        return b""
+
+    def cancel(self, query_id: str) -> None:
+        self.cancelled.set()
+
+
+def test_a_query_nobody_waits_for_is_cancelled(tmp_path: Path) -> None:
+    people = SlowPeople()
+    server = HttpServer("local", create_local_app(services(), people), bind_unix(tmp_path / "flightwatch.sock"))
+    server.start()
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "flightwatch.sock"))
+            body = b'{"query": "SELECT 1"}'
+            client.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            assert people.asked.wait(10)
+        assert people.cancelled.wait(10)
+    finally:
+        server.stop()
 
 
 def test_nothing_running_is_one_sentence(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,10 +16,17 @@ from flightwatch.pipeline.store.guard import ADMIN_TABLES
 from flightwatch.pipeline.store.people import People, answer_request
 
 LARGEST_BODY_BYTES = 1_000_000
+#: How often a running query looks whether somebody still waits for it.
+DISCONNECT_SECONDS = 0.5
 
 
-def create_local_app(services: Services) -> FastAPI:
-    """Build the application behind `<data_dir>/flightwatch.sock`."""
+def create_local_app(services: Services, people: People | None = None) -> FastAPI:
+    """Build the application behind `<data_dir>/flightwatch.sock`.
+
+    Parameters
+    ----------
+    people: runs the queries; None: over the store of `services`.
+    """
     app = FastAPI(title="Flightwatch local", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(WholeBody, largest_bytes=LARGEST_BODY_BYTES)
 
@@ -26,13 +35,17 @@ def create_local_app(services: Services) -> FastAPI:
         """What runs, lag, rows per second, last row per table, disk, coverage."""
         return dict(services.status())
 
-    people = People(services.store)
+    runner = people or People(services.store)
 
     @app.post("/sql")
     async def sql(request: Request) -> Response:
         """Run one SELECT of the person who owns the socket: `{"query": ..., "format": ...}`."""
-        body = await request.body()
-        answer = await run_in_threadpool(answer_request, people, body, ADMIN_TABLES)
+        body, query_id = await request.body(), uuid.uuid4().hex
+        work = asyncio.create_task(run_in_threadpool(answer_request, runner, body, ADMIN_TABLES, query_id))
+        while not (await asyncio.wait({work}, timeout=DISCONNECT_SECONDS))[0]:
+            if await request.is_disconnected():  # Ctrl-C of the person who asked
+                await run_in_threadpool(runner.cancel, query_id)
+        answer = await work
         return Response(answer.body, answer.status, media_type=answer.content_type)
 
     return app

@@ -205,8 +205,10 @@ class Answer:
     body: bytes
 
 
-def answer_request(people: People, body: bytes, tables: frozenset[str] = VIEWER_TABLES) -> Answer:
-    """Answer the body of a `POST /sql` request.
+def answer_request(
+    people: People, body: bytes, tables: frozenset[str] = VIEWER_TABLES, query_id: str | None = None
+) -> Answer:
+    """Answer the body of a `POST /sql` request; `query_id` names it for `People.cancel`.
 
     The request is `{"query": "SELECT ...", "format": "json"}` (format: a key of FORMATS, json when absent).
     200 carries the result; 400 (malformed request), 422 (refused) and 503 (store away) carry
@@ -220,7 +222,7 @@ def answer_request(people: People, body: bytes, tables: frozenset[str] = VIEWER_
     if not isinstance(text, str) or not isinstance(form, str):
         return _error(400, "malformed", "query and format must be texts")
     try:
-        return Answer(200, CONTENT_TYPES.get(form, ""), people.run(text, form, tables))
+        return Answer(200, CONTENT_TYPES.get(form, ""), people.run(text, form, tables, query_id))
     except Refused as error:
         return _error(422, "refused", str(error))
     except ConfigError as error:
