@@ -59,8 +59,11 @@ class Speaker:
             self._send()
 
     def _watch(self, node: str, agent: str) -> None:
-        """Two agents take turns only when both run: a reinstalled agent replaces the old one for good."""
-        if not node:
+        """Two agents take turns only when both run: a reinstalled agent replaces the old one for good.
+
+        Parts of the server ("detect:...", "ingest:...") write in the name of their node and are no agents.
+        """
+        if not node or ":" in agent:
             return
         last, previous = self._agents.setdefault(node, (agent, ""))
         if last != agent:

@@ -119,6 +119,16 @@ def test_two_agents_with_one_name_are_both_stored_and_said_once(bus: Bus, store:
     ]
 
 
+def test_parts_of_the_server_are_no_second_agent_of_their_node(bus: Bus, store: Store, ingest: Ingest) -> None:
+    voices = [Agent(bus, agent_id="a1"), Agent(bus, agent_id="detect:77")]
+    for number in range(3):
+        for voice in voices:
+            voice.send(voice.samples(number))
+            ingest_all(ingest, bus)
+    ingest_all(ingest, bus)
+    assert store.rows(f"SELECT count() AS n FROM {DATABASE}.events WHERE code = 'ingest:duplicate_node'") == [{"n": 0}]
+
+
 def test_an_agent_that_was_reinstalled_is_no_twin(bus: Bus, store: Store, ingest: Ingest) -> None:
     for agent in (Agent(bus, agent_id="old"), Agent(bus, agent_id="new")):
         agent.send(agent.samples(1))
