@@ -1,4 +1,4 @@
-"""`flightwatch backtest`: run the detectors over recorded tables."""
+"""`flightwatch backtest`: run the detectors over recorded tables or over a time range of the store."""
 
 from __future__ import annotations
 
@@ -7,20 +7,30 @@ import json
 import sys
 from pathlib import Path
 
-from flightwatch.core.errors import BadRecord, ConfigError
+from flightwatch.cli.common_settings import CommonSettings, local_path, local_url
+from flightwatch.cli.sections import load_settings
+from flightwatch.core.clock import SystemClock, parse_iso_utc
+from flightwatch.core.errors import BadRecord, ConfigError, Refused
 from flightwatch.core.vocabulary import ExitCode
 from flightwatch.detectors.contract import Detector, Frames
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.detection.files import read_table
 from flightwatch.pipeline.detection.run import run_detectors
+from flightwatch.pipeline.detection.truth import Truth, grade, read_truth
 
-HELP = "Run the detectors over recorded tables, as live with the clock of the data; one finding a line."
-EPILOG = """example:
+HELP = "Run the detectors over recorded tables or the store, as live with the clock of the data; one finding a line."
+EPILOG = """examples:
   flightwatch backtest --table rank_steps=steps.parquet --table placements=placements.csv
+  flightwatch backtest --store --from 2026-11-29T08:00Z --to 2026-11-29T12:00Z --truth known.csv
 
 Files are Parquet or CSV with the columns of the table; times are ISO-8601 UTC or epoch milliseconds, an empty
-cell is unknown. Without rank_steps, it is derived from op_timings of level phase. Exit codes: 0 done, 2 usage,
-3 malformed input (what could be read is still used), 4 no rows that a detector can read."""
+cell is unknown. Without rank_steps, it is derived from op_timings of level phase. --store reads the store that
+the settings name: servers, or an embedded store that no running instance holds; rows of the whole range are in
+memory at once. --truth is a CSV with the columns kind, target and, where known, scope, first_step or first_ts; a
+target is a node, a rank, NODE/DEVICE, or a name as in the column targets. The comparison goes to standard error as
+one JSON line; a truth without rows grades a clean recording. Exit codes: 0 done, 2 usage, 3 malformed input (what
+could be read is still used), 4 no rows that a detector can read."""
+DAY_MS = 86_400_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,32 +38,95 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--table", action="append", default=[], metavar="NAME=FILE", help="a table and its file; repeat for more"
     )
+    parser.add_argument("--store", action="store_true", help="read the store instead of files")
+    parser.add_argument("--from", dest="since", metavar="TIME", help="with --store: begin (default: a day before --to)")
+    parser.add_argument("--to", dest="until", metavar="TIME", help="with --store: end (default: now)")
     parser.add_argument(
         "--detector", action="append", default=[], metavar="NAME", help="run only this detector; repeat for more"
     )
+    parser.add_argument("--truth", metavar="FILE", help="compare with what is known; precision, recall and F1")
     parser.add_argument("--explain", metavar="FINDING", help="print one finding by its id, indented, with its evidence")
+    parser.add_argument("--data-dir", help="with --store: data folder of a single-machine installation")
+    parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read the tables, run the detectors, print the findings."""
-    if not arguments.table:
-        raise ConfigError("give at least one --table NAME=FILE")
+    if arguments.store == bool(arguments.table):
+        raise ConfigError("give --table NAME=FILE, once or more, or --store")
+    if not arguments.store and (arguments.since or arguments.until or arguments.data_dir):
+        raise ConfigError("--from, --to and --data-dir go with --store")
     detectors = _chosen(arguments.detector)
-    frames, malformed = _read(arguments.table)
+    try:
+        truths = None if arguments.truth is None else read_truth(Path(arguments.truth))
+    except BadRecord as error:
+        print(f"flightwatch backtest: {error}", file=sys.stderr)
+        return ExitCode.MALFORMED
+    frames, malformed = (_read_store(arguments, detectors), False) if arguments.store else _read(arguments.table)
     if all(frame.empty for frame in frames.values()):
-        print("flightwatch backtest: the tables have no rows", file=sys.stderr)
+        what = "the store has no rows in this time" if arguments.store else "the tables have no rows"
+        print(f"flightwatch backtest: {what}", file=sys.stderr)
         return ExitCode.MALFORMED if malformed else ExitCode.UNRECOGNISED
+    failed = _print(detectors, frames, arguments.explain, truths)
+    if failed:
+        return ExitCode.FAILED
+    return ExitCode.MALFORMED if malformed else ExitCode.DONE
+
+
+def _print(detectors: list[Detector], frames: Frames, explain: str | None, truths: list[Truth] | None) -> bool:
+    """Print the findings, and how they compare with the truth; say whether a detector failed."""
     outcome = run_detectors(detectors, frames)
     for name, reason in outcome.failures.items():
         print(f"flightwatch backtest: the detector {name} failed: {reason}", file=sys.stderr)
     for finding in outcome.findings:
-        if arguments.explain is None:
+        if explain is None:
             print(finding.to_json())
-        elif finding.id == arguments.explain:
+        elif finding.id == explain:
             print(json.dumps(json.loads(finding.to_json()), indent=2, ensure_ascii=False))
-    if outcome.failures:
-        return ExitCode.FAILED
-    return ExitCode.MALFORMED if malformed else ExitCode.DONE
+    if truths is not None:
+        print(json.dumps(grade(outcome.findings, truths), ensure_ascii=False), file=sys.stderr)
+    return bool(outcome.failures)
+
+
+def _read_store(arguments: argparse.Namespace, detectors: list[Detector]) -> Frames:
+    """Read the time range from the store that the settings name.
+
+    Raises
+    ------
+    ConfigError: a time is malformed. Refused: there is no store, another process holds it, or it is older than this
+    program. TransientError: the store is away.
+    """
+    from flightwatch.pipeline.detection.window import needed_tables, read_window
+    from flightwatch.pipeline.store.client import open_store
+    from flightwatch.pipeline.store.migrate import check
+    from flightwatch.pipeline.store.settings import StoreSettings
+
+    until = _time("--to", arguments.until, SystemClock().now_ms())
+    since = _time("--from", arguments.since, until - DAY_MS)
+    if since >= until:
+        raise ConfigError("--from must be before --to")
+    settings = load_settings(arguments.config)
+    url = settings.section(CommonSettings).store_url
+    if arguments.data_dir:
+        url = local_url("chdb", arguments.data_dir, "store")
+    if url.startswith("chdb:") and not local_path(url).is_dir():
+        raise Refused(f"there is no store at {local_path(url)}")
+    store = open_store(url, settings.section(StoreSettings))
+    try:
+        if check(store):
+            raise Refused("the store is older than this program: `flightwatch store migrate` brings it up to date")
+        return read_window(store, needed_tables(detectors), lambda table: since, until)
+    finally:
+        store.close()
+
+
+def _time(option: str, text: str | None, default: int) -> int:
+    if text is None:
+        return default
+    try:
+        return parse_iso_utc(text)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"{option} {text}: write it as 2026-11-29T08:00Z or as epoch milliseconds") from error
 
 
 def _chosen(names: list[str]) -> list[Detector]:

@@ -19,20 +19,17 @@ from flightwatch.core.errors import StaleGeneration, TransientError
 from flightwatch.detectors.contract import Detector, Finding
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.control.leases import Lease, Leases
-from flightwatch.pipeline.detection.files import frame_of
 from flightwatch.pipeline.detection.run import run_detectors
 from flightwatch.pipeline.detection.settings import DetectSettings
 from flightwatch.pipeline.detection.tracker import FindingTracker
+from flightwatch.pipeline.detection.window import STANDING, moment, needed_tables, read_window
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.detection_reads import arrival_sql, columns_of, open_findings_sql, window_sql
+from flightwatch.pipeline.store.detection_reads import arrival_sql, open_findings_sql
 
 log = logging.getLogger(__name__)
 
 ROLE = "detection"
-#: Tables whose rows hold until replaced: read whole, not by window.
-STANDING = ("placements", "inventory", "config_facts", "links", "process_groups")
 TRAINING = ("rank_steps", "op_timings", "training_scalars")
-COMMON_COLUMNS = ("cluster", "node", "job", "run", "rank", "step", "device")
 DAY_MS = 86_400_000
 MARGIN_MS = 600_000
 
@@ -75,6 +72,7 @@ class DetectionLoop:
         self._store, self._publish, self._clock, self._settings = store, publish, clock, settings
         chosen = all_detectors() if detectors is None else list(detectors)
         self._detectors = [one for one in chosen if one.name not in settings.disabled]
+        self._needed = needed_tables(self._detectors)
         self._leases, self._holder = leases, holder
         self._lease: Lease | None = None
         self._tracker = FindingTracker(settings.clear_after_seconds)
@@ -147,24 +145,13 @@ class DetectionLoop:
             self._publish(self._unsent[:1])
             self._unsent.pop(0)
 
-    def _needed(self) -> dict[str, set[str]]:
-        needed: dict[str, set[str]] = {}
-        for detector in self._detectors:
-            for table, columns in detector.needs.tables.items():
-                needed.setdefault(table, set()).update(columns)
-        if "rank_steps" in needed:
-            needed.setdefault(
-                "op_timings", {"level", "kind", "op", "dur_us", "wait_us", "steps", "axis", "process_group"}
-            )
-        return needed
-
     def _news(self) -> int | None:
         """Return the newest data time when rows have arrived since the last cycle."""
         since = self._clock.now_ms() - DAY_MS
         newest: int | None = None
         changed = False
-        for table in self._needed():
-            for row in self._store.rows(arrival_sql(table), {"since": _moment(since)}):
+        for table in self._needed:
+            for row in self._store.rows(arrival_sql(table), {"since": moment(since)}):
                 arrived, ts = _millis(row["last_arrival"]), _millis(row["last_ts"])
                 changed = changed or arrived != self._arrived.get(table)
                 self._arrived[table] = arrived
@@ -175,36 +162,25 @@ class DetectionLoop:
     def _recover(self, until: int) -> None:
         if self._recovered:
             return
-        for row in self._store.rows(open_findings_sql(), {"since": _moment(until - 2 * DAY_MS)}):
+        for row in self._store.rows(open_findings_sql(), {"since": moment(until - 2 * DAY_MS)}):
             mark = (row["last_class"], tuple(row["last_targets"]), row["last_severity"])
             onset = None if row["onset"] is None else _millis(row["onset"])
             self._tracker.remember(str(row["id"]), str(row["last_detector"]), mark, until, onset)
-        for row in self._store.rows(arrival_sql("findings"), {"since": _moment(until - 2 * DAY_MS)}):
+        for row in self._store.rows(arrival_sql("findings"), {"since": moment(until - 2 * DAY_MS)}):
             # What ended before the last statement of an earlier process has been said.
             self._before_ms = max(self._before_ms, _millis(row["last_ts"]))
         self._recovered = True
 
     def _frames(self, until: int) -> dict[str, pd.DataFrame]:
         onset = self._tracker.earliest_onset_ms()
-        frames: dict[str, pd.DataFrame] = {}
-        for table, wanted in self._needed().items():
+
+        def since_of(table: str) -> int:
             seconds = self._settings.steps_seconds if table in TRAINING else self._settings.history_seconds
             since = until - seconds * 1000
-            if onset is not None:
-                # An open finding keeps its onset in view, for a day at most: baselines lie before it.
-                since = max(min(since, onset - MARGIN_MS), until - DAY_MS)
-            if table in STANDING:
-                since = 0
-            if table == "op_timings" and not frames.get("rank_steps", pd.DataFrame()).empty:
-                continue
-            columns = columns_of(table, (*wanted, *COMMON_COLUMNS))
-            parameters = {"since": _moment(since), "until": _moment(until)}
-            frames[table] = frame_of(table, self._store.arrow(window_sql(table, columns), parameters))
-        return frames
+            # An open finding keeps its onset in view, for a day at most: baselines lie before it.
+            return since if onset is None else max(min(since, onset - MARGIN_MS), until - DAY_MS)
 
-
-def _moment(ms: int) -> pd.Timestamp:
-    return pd.Timestamp(ms, unit="ms", tz="UTC")
+        return read_window(self._store, self._needed, since_of, until)
 
 
 def _millis(value: object) -> int:

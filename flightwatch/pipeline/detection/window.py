@@ -1,0 +1,60 @@
+"""What detectors need of a store: tables, columns and a window of time, as frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pandas as pd
+
+from flightwatch.detectors.contract import Detector
+from flightwatch.pipeline.detection.files import frame_of
+from flightwatch.pipeline.store.client import Store
+from flightwatch.pipeline.store.detection_reads import columns_of, window_sql
+
+#: Tables whose rows hold until replaced: read whole, not by window.
+STANDING = ("placements", "inventory", "config_facts", "links", "process_groups")
+COMMON_COLUMNS = ("cluster", "node", "job", "run", "rank", "step", "device")
+#: What `rank_steps` is derived from where it is absent.
+_OPS = ("level", "kind", "op", "dur_us", "wait_us", "steps", "axis", "process_group")
+
+
+def needed_tables(detectors: Iterable[Detector]) -> dict[str, set[str]]:
+    """Return table name to the columns that the detectors use of it together."""
+    needed: dict[str, set[str]] = {}
+    for detector in detectors:
+        for table, columns in detector.needs.tables.items():
+            needed.setdefault(table, set()).update(columns)
+    if "rank_steps" in needed:
+        needed.setdefault("op_timings", set(_OPS))
+    return needed
+
+
+def read_window(
+    store: Store, needed: dict[str, set[str]], since_of: Callable[[str], int], until_ms: int
+) -> dict[str, pd.DataFrame]:
+    """Read rows with ts in (since, until] of the needed tables.
+
+    Standing tables are read from their beginning; `op_timings` only where there is no `rank_steps`.
+
+    Parameters
+    ----------
+    since_of: begin of the window of a table, milliseconds since the epoch.
+
+    Raises
+    ------
+    TransientError: the store is away. ConfigError: the store lacks a table.
+    """
+    frames: dict[str, pd.DataFrame] = {}
+    for table, wanted in needed.items():
+        if table == "op_timings" and not frames.get("rank_steps", pd.DataFrame()).empty:
+            continue
+        since = 0 if table in STANDING else since_of(table)
+        columns = columns_of(table, (*wanted, *COMMON_COLUMNS))
+        parameters = {"since": moment(since), "until": moment(until_ms)}
+        frames[table] = frame_of(table, store.arrow(window_sql(table, columns), parameters))
+    return frames
+
+
+def moment(ms: int) -> pd.Timestamp:
+    """Return milliseconds since the epoch as the store's queries take them."""
+    return pd.Timestamp(ms, unit="ms", tz="UTC")
