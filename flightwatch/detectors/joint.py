@@ -55,7 +55,10 @@ RULES: tuple[Rule, ...] = (
     Rule(Kind.NONFINITE, (Kind.LOSS_SPIKE, Kind.GRAD_NORM), "job", "non-finite values began on one rank"),
     Rule(Kind.REPLICA_DIGEST, (Kind.LOSS_SPIKE, Kind.GRAD_NORM, Kind.NONFINITE), "job", "a replica holds other bits"),
     Rule(Kind.GRAD_NORM, (Kind.LOSS_SPIKE,), "job", "the gradient norm rose first"),
-    Rule(Kind.SLOW, (Kind.FAIL_SLOW,), "job", "a slow target holds the job back"),
+    Rule(Kind.NUMERICS, (Kind.LOSS_SPIKE, Kind.GRAD_NORM, Kind.NONFINITE), "job", "its FP8 values left their range"),
+    Rule(Kind.SLOW, (Kind.FAIL_SLOW, Kind.JOB_REGRESSION), "job", "a slow target holds the job back"),
+    Rule(Kind.FAIL_SLOW, (Kind.JOB_REGRESSION,), "job", "its steps became longer during the run"),
+    Rule(Kind.HANG, (Kind.CRASH,), "job", "it hung before it ended"),
     Rule(Kind.SENSOR, (Kind.ANOMALY,), "device", "a sensor cannot be trusted"),
 )  # fmt: skip
 

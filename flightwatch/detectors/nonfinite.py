@@ -155,6 +155,8 @@ class NonfiniteDetector:
         if events is None or events.empty or "code" not in events:
             return
         rows = events[events["code"].astype(object).astype(str).str.startswith("nonfinite")]
+        if rows.empty:
+            return
         keys = [name for name in ("job", "run") if name in rows]
         groups = rows.groupby(keys, sort=True, dropna=False, observed=True) if keys else [((), rows)]
         for key, group in groups:

@@ -20,7 +20,7 @@ from flightwatch.detectors.registry import DETECTORS, all_detectors
 from flightwatch.simulator.cluster import Cluster, Job
 from flightwatch.simulator.scenarios import START_MS, build
 from flightwatch.simulator.timing import CHANNELS
-from tests.contracts.detector_stage import JOB, SLOW_GPU, speaking_frames, timing
+from tests.contracts.detector_stage import JOB, SLOW_GPU, SPEAKING, speaking_frames, timing
 
 DETECTOR_IDS = [detector.name for detector in all_detectors()]
 
@@ -93,6 +93,12 @@ def test_few_ranks_are_no_error_and_blame_nobody_healthy(detector: Detector, ran
 
 def test_every_detector_finds_something_in_the_rows_made_for_it(detector: Detector) -> None:
     assert detector.score(speaking_frames(detector.name))
+
+
+def test_rows_made_for_another_detector_are_no_error(detector: Detector) -> None:
+    for name in SPEAKING:
+        for finding in detector.score(speaking_frames(name)):
+            assert np.isfinite(finding.score)
 
 
 def test_any_missing_column_is_no_error(detector: Detector) -> None:
