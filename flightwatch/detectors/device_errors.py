@@ -104,7 +104,8 @@ def _rows(events: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Value]]]:
     rows = events[events["ts"].notna() & events["code"].notna()]
     if "source" in rows:
         source = rows["source"].astype(object)
-        reported = (source == EventSource.AGENT.value) & rows["code"].map(_is_reported)
+        # The store's columns arrive as categories, on which a comparison gives no truth values.
+        reported = (source == EventSource.AGENT.value) & rows["code"].astype(object).map(_is_reported).astype(bool)
         rows = rows[source.isna() | (source == EventSource.KERNEL.value) | reported]
     keys = [name for name in ("ts", "node", "device", "code", "message") if name in rows]
     rows = rows.drop_duplicates(keys).sort_values(keys, kind="stable")

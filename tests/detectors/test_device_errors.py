@@ -52,3 +52,11 @@ def test_a_recovery_action_without_its_cause_is_told() -> None:
     quiet = {**row, "attrs.action": "none", "severity": "info"}
     assert DeviceErrorDetector().score({"events": pd.DataFrame([quiet])}) == []
     assert DeviceErrorDetector().score({"events": pd.DataFrame([event(1e12, "xid:45", "warning")])}) == []
+
+
+def test_columns_may_arrive_as_categories_as_the_store_gives_them() -> None:
+    rows = pd.DataFrame([event(1e12, "reset:required", "error", source="agent"), event(1e12, "xid:79", "critical")])
+    plain = DeviceErrorDetector().score({"events": rows})
+    for name in ("code", "source", "node", "severity", "cluster"):
+        rows[name] = rows[name].astype("category")
+    assert [one.id for one in DeviceErrorDetector().score({"events": rows})] == [one.id for one in plain] != []

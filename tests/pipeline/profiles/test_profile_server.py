@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import time
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -72,11 +73,14 @@ class Node:
         self.blobs.put(blob, kind, io.BytesIO(data), attributes)
         partition = self._stage.bus.partitions(Topic.BLOBS.value)[0]
         self._stage.messages += max(1, -(-len(data) // CHUNK_BYTES))
-        for _ in range(400):
+        for _ in range(5000):
             self._sender.step()
             self._stage.clock.advance(0.02)
             if self._stage.bus.end_offset(partition) >= self._stage.messages:
                 break
+            time.sleep(0.002)  # the bus writes in a thread of its own, which a loaded machine runs late
+        else:
+            raise AssertionError("the bus took no batch in 10 s")
         self._stage.step()
 
     def commands(self) -> list[Command]:
