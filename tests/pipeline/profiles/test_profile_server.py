@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import time
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
