@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping
 
@@ -48,9 +49,17 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         for item in items:
             print(line(item))
+    for path in arguments.paths:
+        if _is_empty_folder(path):
+            print(f"flightwatch inspect: {path!r}: the folder holds no files", file=sys.stderr)
     for source in inspection.unrecognised if not inspection.recognised else ():
-        print(f"flightwatch inspect: {source!r}: not recognised as any supported capture", file=sys.stderr)
+        why = "the file is empty" if source in inspection.empty else "not recognised as any supported capture"
+        print(f"flightwatch inspect: {source!r}: {why}", file=sys.stderr)
     return inspection.exit_code
+
+
+def _is_empty_folder(path: str) -> bool:
+    return os.path.isdir(path) and not any(files for _, _, files in os.walk(path))
 
 
 def _at(text: str | None) -> int | None:

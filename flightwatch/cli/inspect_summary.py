@@ -16,6 +16,8 @@ from flightwatch.detectors.kernel_events import Incident, group_events
 EVENT_LIMIT = 100_000
 #: Devices listed one by one in the text; more are listed only when something is wrong with them.
 LISTED_DEVICES = 16
+#: Different notes told in the text; the others are counted.
+LISTED_NOTES = 10
 
 _MAXIMA = ("temp_c", "mem_temp_c", "hotspot_c", "power_w", "power_limit_w", "util_pct", "ecc_corrected_total",
            "ecc_uncorrected_total", "ecc_corrected_lifetime_total", "ecc_uncorrected_lifetime_total",
@@ -135,22 +137,37 @@ def render(summary: Summary, inspection: Inspection) -> list[str]:
     lines = [
         f"{read} capture{'' if read == 1 else 's'} read"
         + (f", {len(inspection.unrecognised)} not recognised" if inspection.unrecognised else "")
+        + (f" ({len(inspection.empty)} empty)" if inspection.empty else "")
         + (f", {len(inspection.malformed)} malformed" if inspection.malformed else "")
     ]
-    lines += _incidents(summary.incidents)
+    if inspection.recognised:
+        lines += _incidents(summary.incidents)
+    else:
+        lines += ["", "Nothing was recognised, so nothing can be said."]
     lines += _devices(summary.devices, summary.incidents)
     if summary.tables:
         counts = ", ".join(f"{count} {table}" for table, count in sorted(summary.tables.items()))
         lines += ["", f"Rows: {counts}"]
-    problems = [(source, note) for source, note in summary.notes if note.level == "error"]
-    if problems:
-        lines += ["", "Could not be read:"]
-        lines += [
-            f"  {clean(source)}: {clean(' '.join(filter(None, (note.where, note.text))))}"
-            for source, note in problems[:20]
-        ]
-        if len(problems) > 20:
-            lines.append(f"  and {len(problems) - 20} more")
+    return lines + _notes(summary.notes, frozenset(inspection.unrecognised))
+
+
+def _notes(notes: list[tuple[str, Note]], unrecognised: frozenset[str]) -> list[str]:
+    """Tell errors, then warnings, alike ones once; captures that were not recognised are counted elsewhere."""
+    alike: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for source, note in notes:
+        if note.level == "error" or source not in unrecognised:
+            alike.setdefault((note.level, note.text), []).append((source, note.where))
+    if not alike:
+        return []
+    lines = ["", "Notes on the captures:"]
+    told = sorted(alike.items(), key=lambda entry: entry[0][0] != "error")
+    for (level, text), places in told[:LISTED_NOTES]:
+        source, where = places[0]
+        others = f" (and {len(places) - 1} more like it)" if len(places) > 1 else ""
+        head = f"{_SEVERITY_WORDS.get(level, level)}  {source}{f', {where}' if where else ''}"
+        lines.append(f"  {clean(f'{head}: {text}{others}')}")
+    if len(told) > LISTED_NOTES:
+        lines.append(f"  and {len(told) - LISTED_NOTES} more")
     return lines
 
 

@@ -29,6 +29,7 @@ class Inspection:
     ----------
     recognised: captures that a parser read, by parser name.
     unrecognised: sources that no parser recognised.
+    empty: those of them that hold nothing at all.
     """
 
     def __init__(self, at_ms: int | None = None, node: str | None = None) -> None:
@@ -36,6 +37,7 @@ class Inspection:
         self._walk = CaptureWalk(self)
         self.recognised: dict[str, int] = {}
         self.unrecognised: list[str] = []
+        self.empty: set[str] = set()
 
     @property
     def malformed(self) -> Sequence[str]:
@@ -62,6 +64,7 @@ class Inspection:
         """Yield what the first parser that recognises a capture makes of it."""
         if not head:
             self.unrecognised.append(source)
+            self.empty.add(source)
             yield Note("warning", "", "the file is empty: nothing was captured")
             return
         parser = _parser_for(head)

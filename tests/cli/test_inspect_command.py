@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from flightwatch.cli import main
-from flightwatch.cli.inspect_summary import clean
+from flightwatch.cli.inspect_summary import Summary, clean, render
+from flightwatch.collectors.inspect import Inspection
+from flightwatch.core.protocols import Note
 
 SAMPLES = Path(__file__).parents[1] / "collectors" / "captures"
 XID = "Mar  3 04:11:09 gpu-17 kernel: NVRM: Xid (PCI:0000:4e:00): 79, pid=1, GPU has fallen off the bus.\n"
@@ -147,3 +149,53 @@ def test_a_fault_told_as_event_and_as_value_counts_once(capsys: pytest.CaptureFi
     assert sorted(found) == ["remap:pending", "repair:channel_pending"]
     assert (found["remap:pending"]["count"], found["remap:pending"]["device"]) == (1, 0)
     assert "look at the message" not in {incident["action"] for incident in out["incidents"]}
+
+
+NO_RAS = "$ rocm-smi --json --showrasinfo\nWARNING: No JSON data to report\n"
+
+
+def test_the_summary_tells_what_a_recognised_capture_could_not_say_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(NO_RAS)
+    (tmp_path / "c.txt").write_text("a letter\n")
+    code, out, _ = run(capsys, str(tmp_path), "--summary")
+    assert code == 0
+    assert "2 captures read, 1 not recognised" in out
+    assert out.count("RAS counters were not collected and are unknown, not 0") == 1
+    assert "(and 1 more like it)" in out
+    assert "c.txt" not in out
+    form = json.loads(run(capsys, str(tmp_path), "--summary", "--format", "json")[1])
+    assert set(form) == {"devices", "events", "incidents"}
+
+
+def test_notes_of_the_summary_are_few_and_errors_come_first() -> None:
+    summary, inspection = Summary(), Inspection()
+    inspection.recognised["x"] = 1
+    summary.notes = [("a", Note("warning", "", f"odd {number}")) for number in range(12)]
+    summary.notes.append(("b", Note("error", "line 3", "broken")))
+    lines = render(summary, inspection)
+    told = lines[lines.index("Notes on the captures:") + 1 :]
+    assert told[0] == "  ERROR  b, line 3: broken"
+    assert len(told) == 11
+    assert told[-1] == "  and 3 more"
+
+
+def test_when_nothing_was_recognised_nothing_is_cleared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unknown, empty, folder = tmp_path / "x.txt", tmp_path / "empty.txt", tmp_path / "folder"
+    unknown.write_text("a letter\n")
+    empty.touch()
+    folder.mkdir()
+    for path, said in (
+        (unknown, "not recognised"),
+        (empty, "the file is empty"),
+        (folder, "the folder holds no files"),
+    ):
+        code, out, err = run(capsys, str(path), "--summary")
+        assert code == 4
+        assert "No incidents." not in out
+        assert "Nothing was recognised, so nothing can be said." in out
+        assert said in err
+        assert err.count("\n") == 1
+    assert "1 not recognised (1 empty)" in run(capsys, str(empty), "--summary")[1]
