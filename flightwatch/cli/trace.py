@@ -137,19 +137,26 @@ def _rank(rank: int | None) -> str:
 
 def _print_breakdown(traces: Sequence[RankTrace], form: str) -> None:
     rows = []
+    ranks = [trace.rank for trace in traces]
+    # Without the file, rows of the same or an unknown rank could not be told apart.
+    ambiguous = len(ranks) > 1 and (None in ranks or len(set(ranks)) < len(ranks))
     for trace in traces:
         sums: dict[str, float] = dict.fromkeys(("compute", "comm", "io", "idle", "host"), 0.0)
-        for cost in trace.costs():
-            sums[cost.kind] += cost.self_us
-        row: dict[str, Any] = {"rank": trace.rank}
+        sums |= trace.busy_us()
+        idle = trace.device_idle()
+        sums["idle"] = idle.self_us if idle else 0.0
+        row: dict[str, Any] = {"rank": trace.rank} | ({"file": trace.source} if ambiguous else {})
         rows.append(row | {f"{kind}_us": round(total, 3) for kind, total in sums.items()})
     if form == "json":
         _json(rows)
         return
-    print(f"{'rank':>5} {'compute ms':>12} {'comm ms':>12} {'copies ms':>12} {'idle ms':>12} {'host ms':>12}")
+    print(
+        f"{'rank':>5} {'compute ms':>12} {'comm ms':>12} {'copies ms':>12} {'idle ms':>12} {'host ms':>12}"
+        + ("  file" if ambiguous else "")
+    )
     for row in rows:
         cells = " ".join(f"{row[f'{kind}_us'] / 1000:>12.1f}" for kind in ("compute", "comm", "io", "idle", "host"))
-        print(f"{_rank(row['rank']):>5} {cells}")
+        print(f"{_rank(row['rank']):>5} {cells}" + (f"  {row['file']}" if ambiguous else ""))
 
 
 def _print_diff(rows: Sequence[dict[str, Any]], form: str) -> None:

@@ -7,6 +7,7 @@ duration. Kinds: compute and comm (kernels, by name; without kernels the host's 
 
 from __future__ import annotations
 
+import heapq
 import re
 from array import array
 from collections.abc import Iterable, Iterator
@@ -147,12 +148,7 @@ class RankTrace:
         costs: dict[tuple[str, str], OpCost] = {}
         for track in self.tracks.values():
             for index, self_us, _ in flat(track) if track.device else nested(track):
-                name, kind = self.ops[index]
-                if kind == "host" and not has_device and not _STEP.match(name):
-                    kind = "compute"
-                # A library's host-side annotation around a kernel that is counted itself is not communication twice.
-                if kind == "comm" and has_device and not track.device:
-                    kind = "host"
+                name, kind = self.ops[index][0], self._counted_kind(index, track.device, has_device)
                 cost = costs.setdefault((name, kind), OpCost(name, kind))
                 cost.calls += 1
                 cost.self_us += self_us
@@ -160,6 +156,34 @@ class RankTrace:
         if idle is not None:
             costs["(device idle)", "idle"] = idle
         return sorted(costs.values(), key=lambda cost: (-cost.self_us, cost.op))
+
+    def _counted_kind(self, index: int, on_device: bool, has_device: bool) -> str:
+        name, kind = self.ops[index]
+        if kind == "host" and not has_device and not _STEP.match(name):
+            return "compute"
+        # A library's host-side annotation around a kernel that is counted itself is not communication twice.
+        return "host" if kind == "comm" and has_device and not on_device else kind
+
+    def busy_us(self) -> dict[str, float]:
+        """Return by kind the time (us) in which at least one thread or stream worked on an op of that kind.
+
+        Work that overlaps on several threads or streams counts once, unlike in the sums of `costs`. Different
+        kinds may overlap (that is what hides communication), so that their times may add up to more than the step.
+        """
+        has_device = self.has_device
+        busy: dict[str, float] = {}
+        reached: dict[str, float] = {}
+        by_track = (self._kind_spans(track, has_device) for track in self.tracks.values())
+        for start, end, kind in heapq.merge(*by_track, key=lambda span: span[0]):
+            covered = max(start, reached.get(kind, start))
+            if end > covered:
+                busy[kind] = busy.get(kind, 0.0) + end - covered
+            reached[kind] = max(end, covered)
+        return busy
+
+    def _kind_spans(self, track: Track, has_device: bool) -> Iterator[tuple[float, float, str]]:
+        for start, end, index in _device_spans(track) if track.device else _host_spans(track):
+            yield start, end, self._counted_kind(index, track.device, has_device)
 
     def device_idle(self) -> OpCost | None:
         """Return time in which no stream of the device worked, between its first and last work; None without device."""
@@ -224,6 +248,33 @@ def nested(track: Track) -> Iterator[tuple[int, float, tuple[int, ...]]]:
         ends.pop()
         yield stack[-1], max(0.0, rest.pop()), tuple(stack)
         stack.pop()
+
+
+def _device_spans(track: Track) -> Iterator[tuple[float, float, int]]:
+    """Yield (start, end, name index) of a device stream, by start."""
+    for i in track.ordered():
+        yield track.starts[i], track.starts[i] + track.durations[i], track.names[i]
+
+
+def _host_spans(track: Track) -> Iterator[tuple[float, float, int]]:
+    """Yield (start, end, name index) of the stretches in which each op itself ran, none of its children; by start."""
+    open_ops: list[tuple[float, int]] = []
+    reached = 0.0
+    for i in track.ordered():
+        start, end = track.starts[i], track.starts[i] + track.durations[i]
+        while open_ops and open_ops[-1][0] <= start:
+            closed, name = open_ops.pop()
+            yield reached, closed, name
+            reached = closed
+        if open_ops:
+            yield reached, start, open_ops[-1][1]
+            end = min(end, open_ops[-1][0])
+        reached = start
+        open_ops.append((end, track.names[i]))
+    while open_ops:
+        closed, name = open_ops.pop()
+        yield reached, closed, name
+        reached = closed
 
 
 def difference(a: Iterable[OpCost], b: Iterable[OpCost]) -> list[dict[str, Any]]:

@@ -226,3 +226,55 @@ def test_command_outputs_and_exit_codes(tmp_path: Path, capsys: pytest.CaptureFi
         assert main(["trace", str(good), flag]) == 0
         assert main(["trace", str(good), flag, "--format", "json"]) == 0
     assert "rank 2;device 0 stream 7;gemm 300" in capsys.readouterr().out
+
+
+def test_busy_time_is_the_union_over_streams_and_threads() -> None:
+    device = [
+        event("ncclDevKernel_AllReduce_Sum", 0, 100, "kernel", 8, 0),
+        event("ncclDevKernel_AllGather", 50, 100, "kernel", 9, 0),
+        event("gemm", 20, 60, "kernel", 7, 0),
+        event("gemm", 30, 10, "kernel", 6, 0),
+        event("Memcpy HtoD", 200, 10, "gpu_memcpy", 7, 0),
+        event("Memcpy HtoD", 205, 10, "gpu_memcpy", 6, 0),
+    ]
+    trace = read(document(device))
+    assert trace.busy_us() == {"comm": 150.0, "compute": 60.0, "io": 15.0}
+    assert costs(trace)["gemm", "compute"] == 70.0
+    host = [
+        event("gloo:all_reduce", 0, 100, "user_annotation", 1),
+        event("gloo:all_reduce", 40, 100, "user_annotation", 2),
+        event("backward", 0, 50, tid=3),
+        event("aten::mm", 10, 20, tid=3),
+        event("c10d::allreduce_", 30, 10, tid=3),
+        event("aten::mm", 45, 10, tid=4),
+    ]
+    assert read(document(host)).busy_us() == {"comm": 140.0, "compute": 45.0}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=12))
+def test_on_one_thread_busy_time_is_the_sum_of_self_times(spans: list[tuple[int, int]]) -> None:
+    trace = read(document([event("op", start, length) for start, length in spans]))
+    assert trace.busy_us().get("compute", 0.0) == pytest.approx(sum(cost.self_us for cost in trace.costs()))
+
+
+def test_the_breakdown_counts_overlap_once_and_names_files_of_the_same_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = [*GPU, event("ncclDevKernel_AllReduce_Sum", 500, 200, "kernel", 11, 0)]
+    first, second = tmp_path / "one.json", tmp_path / "two.json"
+    first.write_bytes(document(both, distributedInfo={"rank": 3}))
+    assert main(["trace", str(first), "--breakdown", "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {
+        "rank": 3, "compute_us": 300.0, "comm_us": 250.0, "io_us": 50.0, "idle_us": 50.0, "host_us": 1000.0,
+    }  # fmt: skip
+    second.write_bytes(document(GPU, distributedInfo={"rank": 4}))
+    assert main(["trace", str(first), str(second), "--breakdown"]) == 0
+    assert "file" not in capsys.readouterr().out
+    for meta in ({"distributedInfo": {"rank": 3}}, {}):
+        second.write_bytes(document(GPU, **meta))
+        assert main(["trace", str(first), str(second), "--breakdown"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].endswith("  file")
+        assert [line.split()[-1] for line in lines[1:]] == [str(first), str(second)]
