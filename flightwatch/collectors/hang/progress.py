@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flightwatch.core.clock import Clock
 from flightwatch.core.protocols import Row, Sink
+from flightwatch.core.vocabulary import RunPhase
 
 #: Phases in which no step is expected.
 QUIET_PHASES = ("rendezvous", "init", "compile", "restore", "evaluate", "checkpoint")
@@ -38,14 +39,21 @@ class Progress:
         self._clock = clock
         self._least_s = least_seconds
         self._jobs: dict[tuple[str, str], _Job] = {}
+        # When jobs ended (ms since the epoch), the newest last.
+        self._ended: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
 
     def see(self, row: Row) -> None:
-        """Take a row of `rank_steps` or `runs`; others are passed over."""
+        """Take a row of `rank_steps` or `runs`; others are passed over.
+
+        A job whose training ended is forgotten until it makes steps later than that end.
+        """
         if row.table not in ("rank_steps", "runs"):
             return
         key = (str(row.values.get("job")), str(row.values.get("run")))
         with self._lock:
+            if self._over(key, row):
+                return
             job = self._jobs.get(key)
             if job is None:
                 if len(self._jobs) >= _MOST_JOBS:
@@ -62,6 +70,26 @@ class Progress:
             if isinstance(step_us, (int, float)):
                 # Decays, so that one long step at the start does not blind the watch for ever.
                 job.longest_step_s = max(step_us / 1e6, job.longest_step_s * 0.99)
+
+    def _over(self, key: tuple[str, str], row: Row) -> bool:
+        """Say whether a row ends its job, or is older than the job's end."""
+        if row.table == "runs":
+            ended_ms = row.values.get("ended_at")
+            if row.values.get("phase") == RunPhase.TRAIN and isinstance(ended_ms, int):
+                self._jobs.pop(key, None)
+                self._ended.pop(key, None)
+                self._ended[key] = ended_ms
+                if len(self._ended) > _MOST_JOBS:
+                    del self._ended[next(iter(self._ended))]
+                return True
+            # Phases alone start no watch again: they can arrive after the end they precede.
+            return key in self._ended
+        ended_at_ms, ts = self._ended.get(key), row.values.get("ts")
+        # The last steps of other ranks arrive after the end that rank 0 tells.
+        if ended_at_ms is not None and isinstance(ts, int) and ts <= ended_at_ms:
+            return True
+        self._ended.pop(key, None)
+        return False
 
     def standing(self) -> list[tuple[str, str]]:
         """Return jobs that made steps and have stood still for too long; each standstill is told once."""

@@ -163,3 +163,33 @@ def test_a_job_that_never_stepped_is_not_watched() -> None:
     progress.see(step())
     clock.advance(1000)
     assert progress.standing() == []
+
+
+def test_a_job_that_ended_is_no_standstill_until_it_makes_new_steps() -> None:
+    clock = ManualClock()
+    progress = Progress(clock, 10.0)
+
+    def steps(ts_ms: int) -> None:
+        for number in range(3):
+            progress.see(Row("rank_steps", step().values | {"ts": ts_ms, "rank": number}))
+
+    steps(1000)
+    progress.see(phase("train", ended=2000))
+    # The last steps of the other ranks and an early phase come in after the end.
+    steps(1500)
+    progress.see(phase("restore", ended=900))
+    clock.advance(1000)
+    assert progress.standing() == []
+    steps(3000)
+    clock.advance(11)
+    assert progress.standing() == [("llama", "0")]
+
+
+def test_the_end_of_another_phase_is_not_the_end_of_the_job() -> None:
+    clock = ManualClock()
+    progress = Progress(clock, 10.0)
+    for _ in range(2):
+        progress.see(step())
+    progress.see(phase("evaluate", ended=2000))
+    clock.advance(11)
+    assert progress.standing() == [("llama", "0")]
