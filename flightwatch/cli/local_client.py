@@ -87,13 +87,18 @@ class LocalClient:
 
 def not_answering(folder: Path) -> str | None:
     """Return one sentence when an instance holds the folder, which then starts or stops; None when nothing runs."""
+    pid = lock_holder(folder / LOCK_NAME)
+    return pid and f"the instance on {folder} (pid {pid}) is starting or stopping: try again in a moment"
+
+
+def lock_holder(path: Path) -> str | None:
+    """Return the pid of the process that holds a lock file, "unknown" when it names none; None when nobody does."""
     try:
-        with (folder / LOCK_NAME).open("rb") as lock:
+        with path.open("rb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                pid = lock.read(32).decode(errors="replace").strip() or "unknown"
-                return f"the instance on {folder} (pid {pid}) is starting or stopping: try again in a moment"
+                return lock.read(32).decode(errors="replace").strip() or "unknown"
     except OSError:
         return None
     return None

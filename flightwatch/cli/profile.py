@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from flightwatch.cli.common_settings import CommonSettings
-from flightwatch.cli.local_client import LocalClient, error_text
+from flightwatch.cli.common_settings import CommonSettings, local_path
+from flightwatch.cli.local_client import LOCK_NAME, LocalClient, error_text, lock_holder
 from flightwatch.cli.sections import load_settings
-from flightwatch.core.clock import SystemClock, iso_utc
+from flightwatch.core.clock import Clock, SystemClock, iso_utc
 from flightwatch.core.errors import ConfigError, FlightwatchError, Refused
 from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
@@ -111,6 +111,22 @@ def _control(settings: Loaded) -> Control:
     return open_control(common.control_url, settings.section(ControlSettings))
 
 
+def _check_something_runs(common: CommonSettings) -> None:
+    """Refuse when nothing on this machine would send a request out; a server elsewhere cannot be seen from here.
+
+    Raises
+    ------
+    Refused: a single-machine installation of which neither `flightwatch up` nor `flightwatch pipeline` runs.
+    """
+    local = {"sqlite", "chdb"}
+    if not {urlsplit(url).scheme for url in (common.bus_url, common.control_url, common.store_url)} <= local:
+        return
+    folder, store = Path(common.data_dir), local_path(common.store_url).resolve()
+    # `up` holds the folder; `pipeline` alone holds only the embedded store.
+    if not any(map(lock_holder, (folder / LOCK_NAME, store.with_name(f"{store.name}.lock")))):
+        raise Refused(f"nothing runs on {folder}; `flightwatch up` starts it")
+
+
 def ranks_of(text: str) -> list[int]:
     """Read "3,7-9". Raises ConfigError when it is not a list of ranks."""
     ranks: set[int] = set()
@@ -137,6 +153,7 @@ def _start(profiles: Profiles, settings: Loaded, arguments: argparse.Namespace) 
             raise ConfigError(f"a profile of {value} {name}: 1 to {most} are allowed{hint}")
     if not 1 <= arguments.timeout <= 600:
         raise ConfigError("--timeout is 1 to 600 seconds")
+    _check_something_runs(settings.section(CommonSettings))
     options = {name: bool(getattr(arguments, name)) for name in ("stacks", "shapes", "memory")}
     name = profiles.create(
         Wanted(
@@ -154,13 +171,12 @@ def _start(profiles: Profiles, settings: Loaded, arguments: argparse.Namespace) 
     if not arguments.wait:
         _print([profiles.get(name)], arguments.format)
         return ExitCode.DONE
-    found = _wait(profiles, name, arguments.timeout + 400.0)
+    found = _wait(profiles, name, arguments.timeout, SystemClock())
     _print([found], arguments.format)
     return ExitCode.DONE if all(row["state"] == "done" for row in found["ranks"]) else ExitCode.FAILED
 
 
-def _wait(profiles: Profiles, name: str, longest_seconds: float) -> dict[str, Any]:
-    clock = SystemClock()
+def _wait(profiles: Profiles, name: str, longest_seconds: float, clock: Clock) -> dict[str, Any]:
     deadline_s = clock.monotonic_s() + longest_seconds
     shown = ""
     while True:
@@ -171,9 +187,13 @@ def _wait(profiles: Profiles, name: str, longest_seconds: float) -> dict[str, An
             shown = line
         if found["state"] in REQUEST_ENDED:
             return found
-        if clock.monotonic_s() > deadline_s:
-            raise Refused(f"profile {name} has not moved: does `flightwatch up` or `flightwatch pipeline` run?")
-        clock.sleep_s(_POLL_SECONDS)
+        left_seconds = deadline_s - clock.monotonic_s()
+        if left_seconds <= 0:
+            raise Refused(
+                f"profile {name} has not ended after {longest_seconds:.0f} s ({found['state']}):"
+                f" `flightwatch profile status {name}` shows what it waits for"
+            )
+        clock.sleep_s(min(_POLL_SECONDS, left_seconds))
 
 
 def _with_role(settings: Loaded, arguments: argparse.Namespace) -> list[int]:

@@ -2,23 +2,37 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flightwatch.cli import main
+from flightwatch.cli.instance import InstanceLock
 from flightwatch.cli.profile import ranks_of
 from flightwatch.core.errors import ConfigError
 from flightwatch.pipeline.control.database import open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.profiles.records import Profiles, RankNews
+from flightwatch.pipeline.store.lock import StoreLock
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
+def stopped_dir(tmp_path: Path) -> Path:
+    """A folder on which an instance ran and runs no more."""
     open_control(f"sqlite://{tmp_path}/control.db", ControlSettings()).close()
+    (tmp_path / "instance.lock").write_text("1\n")
     return tmp_path
+
+
+@pytest.fixture
+def data_dir(stopped_dir: Path) -> Iterator[Path]:
+    """A folder that an instance holds."""
+    lock = InstanceLock(stopped_dir)
+    lock.acquire()
+    yield stopped_dir
+    lock.release()
 
 
 def flightwatch(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
@@ -99,3 +113,28 @@ def test_without_an_instance_it_says_so(tmp_path: Path, capsys: pytest.CaptureFi
     assert "nothing runs on" in err
     assert err.count("\n") == 1
     assert not (tmp_path / "control.db").exists()
+
+
+def test_a_start_with_nothing_running_is_refused_at_once(stopped_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("start", "--data-dir", str(stopped_dir), "--job", "j", "--ranks", "0")
+    code, out, err = flightwatch(capsys, *words)
+    assert (code, out) == (1, "")
+    assert f"nothing runs on {stopped_dir}; `flightwatch up` starts it" in err
+    assert flightwatch(capsys, "list", "--data-dir", str(stopped_dir))[1] == ""
+
+
+def test_a_pipeline_without_an_instance_takes_requests(stopped_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = StoreLock(stopped_dir / "store")
+    store.acquire()
+    try:
+        assert start(capsys, stopped_dir)["state"] == "requested"
+    finally:
+        store.release()
+
+
+@pytest.mark.timeout(30)
+def test_wait_ends_with_the_timeout(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("start", "--data-dir", str(data_dir), "--job", "j", "--ranks", "0", "--wait", "--timeout", "1")
+    code, _, err = flightwatch(capsys, *words)
+    assert code == 1
+    assert "has not ended after 1 s (requested)" in err
