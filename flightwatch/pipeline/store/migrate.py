@@ -219,9 +219,17 @@ def _expand_columns(store: Store) -> list[str]:
                         f"ALTER TABLE {DATABASE}.{table.name}{on_cluster} ADD COLUMN IF NOT EXISTS {definition} {place}"
                     )
                 done.append(f"added {table.name}.{column.name}")
+            elif column.clickhouse_type == f"Nullable({there})":
+                # "Unknown" became a possible answer: what is stored stays as it is.
+                kind = f"MODIFY COLUMN `{column.name}` {column.clickhouse_type}"
+                store.command(f"ALTER TABLE {DATABASE}.{table.name}{suffix}{on_cluster} {kind} {codec(column)}")
+                if store.cluster:
+                    store.command(f"ALTER TABLE {DATABASE}.{table.name}{on_cluster} {kind}")
+                done.append(f"{table.name}.{column.name} may be NULL")
             elif there != column.clickhouse_type:
                 raise ConfigError(
-                    f"{table.name}.{column.name} is {there} in the store and {column.clickhouse_type} in this program"
+                    f"{table.name}.{column.name} is {there} in the store and {column.clickhouse_type} in this program:"
+                    " no release made such a store; keep its folder and start with a new one"
                 )
             previous = column.name
     return done

@@ -96,6 +96,16 @@ def test_a_column_the_catalogue_gains_reaches_the_newest_rows(empty: Store) -> N
     assert empty.rows("SELECT pcie_gen FROM flightwatch.v_device_latest") == [{"pcie_gen": 5}]
 
 
+def test_a_column_that_may_now_be_unknown_keeps_what_is_stored(empty: Store) -> None:
+    migrate(empty)
+    empty.command("ALTER TABLE flightwatch.data_gaps MODIFY COLUMN batches UInt64 DEFAULT 0")
+    insert(empty, "data_gaps", {"ts": NOW, "node": "n", "batches": 7})
+    assert "data_gaps.batches may be NULL" in " ".join(migrate(empty))
+    insert(empty, "data_gaps", {"ts": NOW, "node": "n", "batches": None})
+    rows = empty.rows("SELECT batches FROM flightwatch.data_gaps ORDER BY batches NULLS LAST")
+    assert rows == [{"batches": 7}, {"batches": None}]
+
+
 def test_a_changed_migration_is_refused(empty: Store) -> None:
     migrate(empty)
     known = migrations()
