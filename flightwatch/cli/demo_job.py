@@ -60,7 +60,8 @@ class DemoJob:
             self._process = subprocess.Popen(
                 command, env=os.environ | own, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        return f"training job '{JOB}': {RANKS} ranks, one of them slow; its output is in {self._folder}/demo_job.log"
+        told = f"training job '{JOB}': {RANKS} ranks, one of them slow after a minute"
+        return f"{told}; its output is in {self._folder}/demo_job.log"
 
     def stop(self) -> None:
         """End it and its ranks."""

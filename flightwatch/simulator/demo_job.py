@@ -1,17 +1,22 @@
-"""The demo's training job: four ranks of a small transformer on gloo, one of them slow. Needs torch; runs until
-SIGTERM.
+"""The demo's training job: four ranks of a small transformer on gloo, one of which becomes slow. Needs torch; runs
+until SIGTERM.
 
-Started by torchrun through `flightwatch up --demo`. Rank 2 sleeps in one of its blocks, so that its compute is long
-and its wait short while all step times are equal. This file is run as a script inside the training's Python.
+Started by torchrun through `flightwatch up --demo`. After a minute of equal ranks, rank 2 sleeps in one of its blocks:
+its compute gets long and its wait short while all step times are equal. (Three peers are too few to blame a rank that
+was slow from its first step; a change against its own past is what shows.) This file is run as a script inside the
+training's Python.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 
 SLOW_RANK = 2
 SLEEP_SECONDS = 0.03
+#: Steps in which all ranks are equal.
+EQUAL_STEPS = int(os.environ.get("DEMO_EQUAL_STEPS", "250"))
 #: Pause of every rank after a step: a demo leaves the machine to its user.
 PAUSE_SECONDS = 0.2
 WIDTH = 64
@@ -45,11 +50,13 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     flightwatch.attach(work=lambda: {"tokens": 16.0 * 8})
-    blocks = [Block(SLEEP_SECONDS if rank == SLOW_RANK and index == 1 else 0.0) for index in range(3)]
+    blocks = [Block(0.0) for _ in range(3)]
     model = nn.parallel.DistributedDataParallel(nn.Sequential(*blocks, nn.Linear(WIDTH, WIDTH)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     generator = torch.Generator().manual_seed(rank)
-    while True:
+    for step in itertools.count():
+        if rank == SLOW_RANK and step == EQUAL_STEPS:
+            blocks[1].sleep_seconds = SLEEP_SECONDS
         x = torch.randn(8, 16, WIDTH, generator=generator)
         optimizer.zero_grad()
         (model(x) - x.roll(1, -1)).square().mean().backward()

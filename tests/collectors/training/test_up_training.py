@@ -46,6 +46,7 @@ def test_a_job_started_by_flightwatch_run_is_in_sql(torch_python: str) -> None:
     with tempfile.TemporaryDirectory(prefix="fw-up-") as parent:
         folder = f"{parent}/data"
         environment = os.environ | {"FLIGHTWATCH_CONSOLE_PORT": "24500", "OMP_NUM_THREADS": "1"}
+        environment["DEMO_EQUAL_STEPS"] = "0"
         environment.pop("FLIGHTWATCH_SOCKET", None)
         with open(f"{parent}/up.log", "w") as log:
             up = subprocess.Popen(
