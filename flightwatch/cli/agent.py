@@ -41,7 +41,7 @@ HELP = "Collect on this node and send to the bus until SIGTERM; `enroll` gives t
 EPILOG = (
     "examples:\n  flightwatch agent --config /etc/flightwatch/flightwatch.toml\n"
     "  flightwatch agent --once --print\n"
-    "  flightwatch agent enroll\n"
+    "  flightwatch agent enroll --data-dir .demo\n"
     "  flightwatch agent enroll --node node-17 --public-key HEX     (where the control database is)\n"
     "  flightwatch agent revoke --node node-17                      (likewise: its batches are refused from then on)"
 )
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments."""
     parser.add_argument("verb", nargs="?", choices=("run", "enroll", "revoke"), default="run", help="default: run")
     parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
+    parser.add_argument("--data-dir", help="data folder of the agent or instance (default: flightwatch.data_dir)")
     parser.add_argument("--once", action="store_true", help="collect once; needs --print")
     parser.add_argument(
         "--print", dest="print_rows", action="store_true", help="print rows as JSON lines, send nothing"
@@ -64,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the verb."""
+    if arguments.data_dir:
+        os.environ["FLIGHTWATCH_FLIGHTWATCH_DATA_DIR"] = os.path.abspath(arguments.data_dir)
     settings = load_agent_settings(arguments.config)
     if arguments.verb == "revoke":
         from flightwatch.cli.agent_enroll import revoke

@@ -14,6 +14,7 @@ import pandas  # noqa: F401
 from a2wsgi import WSGIMiddleware
 from dash import Dash
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -57,6 +58,12 @@ def create_app(services: Services, *, loopback_only: bool) -> FastAPI:
     if loopback_only:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, "[::1]"])
     app.add_middleware(WholeBody, largest_bytes=LARGEST_BODY_BYTES)
+
+    @app.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+    def no_such_route(path: str) -> JSONResponse:
+        error = {"code": "not_found", "message": f"there is no /api/{path}"}
+        return JSONResponse({"error": error}, status_code=404)
+
     app.mount("/", WSGIMiddleware(_pages(services).server, workers=8))
     return app
 

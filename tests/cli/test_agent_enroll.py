@@ -71,6 +71,16 @@ def test_where_the_control_database_is(tmp_path: Path) -> None:
     assert control_is_local(CommonSettings(control="postgresql://user@db/flightwatch"))
 
 
+def test_enrolment_in_a_folder_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLIGHTWATCH_FLIGHTWATCH_DATA_DIR", str(tmp_path / "unused"))
+    assert main(["agent", "enroll", "--node", "n1", "--data-dir", str(tmp_path / "demo")]) == 0
+    assert capsys.readouterr().out.startswith("flightwatch agent enroll --node n1")
+    assert (tmp_path / "demo" / "agent").is_dir()
+    assert not (tmp_path / "unused").exists()
+
+
 def test_a_revoked_key_is_withdrawn_and_a_node_without_keys_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -139,6 +139,13 @@ def test_metrics_and_health(instance: Instance) -> None:
         assert b"flightwatch_nodes_reporting 1.0" in answer.read()
 
 
+def test_an_unknown_api_route_is_not_found_as_json(instance: Instance) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{instance.url}/api/v1/nothing", timeout=10)
+    assert (caught.value.code, json.loads(caught.value.read())["error"]["code"]) == (404, "not_found")
+    caught.value.close()
+
+
 def test_another_host_name_is_refused(instance: Instance) -> None:
     request = urllib.request.Request(f"{instance.url}/api/v1/status", headers={"Host": "attacker.example"})
     with pytest.raises(urllib.error.HTTPError) as caught:
