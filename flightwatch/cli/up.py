@@ -29,10 +29,11 @@ from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
+from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.bus.topics import setup_topics
-from flightwatch.pipeline.control.database import open_control
+from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.detection.loop import DetectionLoop
 from flightwatch.pipeline.detection.publish import FindingPublisher
@@ -42,7 +43,7 @@ from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
 from flightwatch.pipeline.profiles.server_key import server_key
 from flightwatch.pipeline.status import StatusProbe
-from flightwatch.pipeline.store.client import open_store
+from flightwatch.pipeline.store.client import Store, open_store
 from flightwatch.pipeline.store.migrate import migrate
 from flightwatch.pipeline.store.settings import StoreSettings
 
@@ -102,15 +103,7 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     )
     stack.callback(bound.close)
 
-    bus = open_bus(common.bus_url, settings.section(BusSettings), clock)
-    stack.callback(bus.close)
-    setup_topics(bus, settings.section(BusSettings))
-    control = open_control(common.control_url, settings.section(ControlSettings))
-    stack.callback(control.close)
-    store = open_store(common.store_url, settings.section(StoreSettings))
-    stack.callback(store.close)
-    migrate(store)
-
+    bus, control, store = _open(stack, settings, common, clock)
     ingest_settings = settings.section(IngestSettings)
     signatures = SignatureCheck(control.agent_keys.valid, clock=clock, required=ingest_settings.require_signatures)
     ingest = Ingest(
@@ -128,7 +121,7 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     )
 
     def components() -> dict[str, str]:
-        states = {"ingest": worker.state, "detect": detect.state}
+        states = {"ingest": worker.state, "detect": detect.state, "profiles": profiles.state}
         return states if arguments.no_agent else states | {"agent": agent.state}
 
     probe = StatusProbe(
@@ -142,12 +135,9 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
         return None if probe()["lag_seconds"] is not None else "the bus does not answer"
 
     services = Services(store, probe, missing)
-    worker.start()
-    stack.callback(worker.stop, DRAIN_SECONDS)
-    detect.start()
-    stack.callback(detect.stop, DRAIN_SECONDS)
-    profiles.start()
-    stack.callback(profiles.stop, DRAIN_SECONDS)
+    for part in (worker, detect, profiles):
+        part.start()
+        stack.callback(part.stop, DRAIN_SECONDS)
     local = HttpServer("local", create_local_app(services), bind_unix(data_dir / SOCKET_NAME))
     local.start()
     stack.callback(local.stop)
@@ -160,6 +150,19 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
         stack.callback(_drain, probe, agent)
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _open(stack: ExitStack, settings: Loaded, common: CommonSettings, clock: SystemClock) -> tuple[Bus, Control, Store]:
+    """Open the bus with its topics, the control database and the migrated store."""
+    bus = open_bus(common.bus_url, settings.section(BusSettings), clock)
+    stack.callback(bus.close)
+    setup_topics(bus, settings.section(BusSettings))
+    control = open_control(common.control_url, settings.section(ControlSettings))
+    stack.callback(control.close)
+    store = open_store(common.store_url, settings.section(StoreSettings))
+    stack.callback(store.close)
+    migrate(store)
+    return bus, control, store
 
 
 def _drain(probe: StatusProbe, agent: AgentProcess) -> None:
