@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -84,6 +85,8 @@ def _chosen(arguments: argparse.Namespace, select: Callable[[str], list[Letter]]
 
 
 def _list(letters: list[Letter], form: str) -> None:
+    if not letters:
+        print("no dead letters", file=sys.stderr)
     for letter in letters:
         if form == "json":
             shown = {name: value for name, value in letter.items() if name != "payload"}

@@ -139,6 +139,11 @@ def test_metrics_and_health(instance: Instance) -> None:
         assert b"flightwatch_nodes_reporting 1.0" in answer.read()
 
 
+def test_no_dead_letters_is_said(instance: Instance) -> None:
+    done = flightwatch("dead", "list", "--data-dir", str(instance.folder))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no dead letters\n")
+
+
 def test_an_unknown_api_route_is_not_found_as_json(instance: Instance) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(f"{instance.url}/api/v1/nothing", timeout=10)
