@@ -33,6 +33,10 @@ EPILOG = "example:\n  flightwatch pipeline --config /etc/flightwatch/flightwatch
 
 logger = logging.getLogger(__name__)
 
+#: File in the data folder whose age tells whether this process stores what it reads.
+ALIVE_NAME = "pipeline.alive"
+ALIVE_SECONDS = 5.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments."""
@@ -50,8 +54,19 @@ def run(arguments: argparse.Namespace) -> int:
         ingest = _open(stack, settings, common, stop)
         if ingest is not None:
             print("READY", flush=True)
+            alive = Path(common.data_dir) / ALIVE_NAME
+            threading.Thread(target=_say_alive, args=(ingest, alive, stop), name="alive", daemon=True).start()
+            stack.callback(alive.unlink, missing_ok=True)
             ingest.run(stop)
     return ExitCode.DONE
+
+
+def _say_alive(ingest: Ingest, path: Path, stop: threading.Event) -> None:
+    """Touch a file while rows are stored or none wait: a container's health check looks at its age."""
+    while not stop.is_set():
+        if ingest.metrics.snapshot().last_error is None:
+            path.touch(mode=0o600)
+        stop.wait(ALIVE_SECONDS)
 
 
 def _open(stack: ExitStack, settings: Loaded, common: CommonSettings, stop: threading.Event) -> Ingest | None:

@@ -35,9 +35,11 @@ def test_it_stores_and_stops(tmp_path: Path) -> None:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        assert (tmp_path / "pipeline.alive").exists()
         agent.send(agent.samples(3))
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
+        assert not (tmp_path / "pipeline.alive").exists()
     finally:
         process.kill()
         process.wait(5)

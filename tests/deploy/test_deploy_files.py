@@ -33,7 +33,7 @@ def settings_accept(environment: dict[str, str]) -> dict[str, str]:
 def test_compose_has_the_cluster_shape() -> None:
     services = compose()["services"]
     assert set(services) == {"kafka", "clickhouse", "postgres", "setup", "pipeline", "console"}
-    for name in ("kafka", "clickhouse", "postgres", "console"):
+    for name in ("kafka", "clickhouse", "postgres", "pipeline", "console"):
         assert services[name]["healthcheck"]["test"]
     for name in ("kafka", "clickhouse", "postgres"):
         assert services[name]["volumes"]
