@@ -58,10 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] not in modules:
         print(f"flightwatch: there is no command {words[0]!r}; `flightwatch --help` lists them", file=sys.stderr)
         return ExitCode.USAGE
+    environment = dict(os.environ)
     try:
         return _run(words[0], modules[words[0]], words[1:])
     except KeyboardInterrupt:
         return 130
+    finally:
+        # `--data-dir` reaches a command's parts and children as environment; a caller in Python keeps its own.
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 def _open_standard_streams() -> None:

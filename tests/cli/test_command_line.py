@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -91,3 +92,13 @@ def test_a_full_disk_or_a_closed_stream_is_no_traceback(redirect: str) -> None:
     full = redirect == ">/dev/full"
     assert done.returncode == (1 if full else 0)
     assert done.stderr == ("flightwatch config: No space left on device\n" if full else "")
+
+
+def test_a_command_leaves_the_callers_environment_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLIGHTWATCH_FLIGHTWATCH_DATA_DIR", str(tmp_path / "mine"))
+    before = dict(os.environ)
+    main(["doctor", "--data-dir", str(tmp_path / "other")])
+    capsys.readouterr()
+    assert dict(os.environ) == before
