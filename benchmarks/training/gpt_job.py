@@ -21,6 +21,8 @@ WIDTH, LAYERS, HEADS, VOCABULARY = 256, 6, 4, 1024
 
 
 class Block(nn.Module):
+    """A pre-norm transformer block: causal attention, then a feed-forward of four times the width."""
+
     def __init__(self) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
@@ -38,6 +40,8 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
+    """Tokens (batch x length) to logits (batch x length x vocabulary)."""
+
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
@@ -52,6 +56,7 @@ class Gpt(nn.Module):
 
 
 def main() -> None:
+    """Train in blocks of steps, alternately with and without the probe, and print what each step took."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--blocks", type=int, default=6, help="blocks of steps, alternately with and without")
     parser.add_argument("--steps", type=int, default=8, help="steps in a block")
