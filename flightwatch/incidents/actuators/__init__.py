@@ -1,0 +1,1 @@
+"""Ways to take a node out of work, one file a scheduler."""

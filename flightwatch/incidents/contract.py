@@ -1,0 +1,225 @@
+"""Words shared by the engine, the alerts and the actions: what an incident is, what a channel and an actuator do.
+
+Times are milliseconds since the epoch (UTC), None where unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+from flightwatch.core.vocabulary import Severity
+
+
+class IncidentState(str, Enum):
+    """Life of an incident. The last two are closed."""
+
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    RESOLVED = "resolved"
+    FALSE_POSITIVE = "false_positive"
+
+
+class Progress(str, Enum):
+    """Whether the job of an incident gets on. UNKNOWN where nobody measured it."""
+
+    PROGRESSING = "progressing"
+    SLOWED = "slowed"
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Findings with one cause, as the control database holds them.
+
+    Attributes
+    ----------
+    id: deterministic: the same findings give the same id, whoever computes it.
+    revision: grows with every change of this incident; an approval is bound to it.
+    kind, class_, scope: of the root finding. targets: all places it names.
+    summary: the root finding's sentence.
+    evidence_at_ms: when evidence for it was last seen; auto-resolve and flap hold count from here.
+    loss_gpu_hours_per_hour, lost_gpu_hours: None where the impact is unknown.
+    silenced_by, inhibited_by: id of the silence or maintenance window, or of the incident, that keeps it quiet.
+    stale: it rests on data older than the age at which incidents may page or act.
+    """
+
+    id: str
+    revision: int
+    cluster: str
+    state: IncidentState
+    severity: Severity
+    kind: str
+    scope: str
+    title: str
+    summary: str
+    opened_at_ms: int
+    updated_at_ms: int
+    evidence_at_ms: int
+    class_: str | None = None
+    node: str | None = None
+    device: int | None = None
+    rank: int | None = None
+    job: str | None = None
+    run: str | None = None
+    tenant: str | None = None
+    targets: Sequence[str] = ()
+    closed_at_ms: int | None = None
+    root_finding: str | None = None
+    confidence: float | None = None
+    runner_up: str | None = None
+    blames_hardware: bool = False
+    progress: Progress = Progress.UNKNOWN
+    gpus_affected: int | None = None
+    loss_gpu_hours_per_hour: float | None = None
+    lost_gpu_hours: float | None = None
+    assignee: str | None = None
+    acknowledged_by: str | None = None
+    acknowledged_at_ms: int | None = None
+    silenced_by: str | None = None
+    inhibited_by: str | None = None
+    reopened: int = 0
+    stale: bool = False
+
+
+class AlertReason(str, Enum):
+    """Why a message is due."""
+
+    OPENED = "opened"
+    WORSENED = "worsened"
+    CHANGED = "changed"
+    ACKNOWLEDGED = "acknowledged"
+    REOPENED = "reopened"
+    REMINDER = "reminder"
+    RESOLVED = "resolved"
+    TEST = "test"
+    PLATFORM = "platform"
+
+
+class Disclosure(str, Enum):
+    """How much a channel may learn: MINIMAL names no job, node or cause; STANDARD leaves out loss values, stacks and
+    module names; FULL says everything."""
+
+    MINIMAL = "minimal"
+    STANDARD = "standard"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One message about one incident (or about several of one cause), rendered for one channel.
+
+    Attributes
+    ----------
+    key: the same for every message about this incident (deduplication key of services that have one).
+    idempotency_key: the same for every attempt of this message.
+    title: one line. lead: the part a tired person reads first (<= 600 characters). body: lead and details, Markdown.
+    facts: label and value pairs of the details, in order. link: page of the incident, "" when the console has no URL.
+    picture: PNG of the evidence, None when there is none. language: "en" or "zh".
+    """
+
+    key: str
+    idempotency_key: str
+    reason: AlertReason
+    severity: Severity
+    title: str
+    lead: str
+    body: str
+    facts: Sequence[tuple[str, str]]
+    link: str
+    at_ms: int
+    opened_at_ms: int
+    cluster: str
+    incident: Incident | None = None
+    picture: bytes | None = None
+    language: str = "en"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What a channel answered to one attempt.
+
+    Attributes
+    ----------
+    ok: the service took the message. retry: worth trying again. retry_after_seconds: when the service said so.
+    reference: what is needed to update or answer in the thread of this message (JSON-ready).
+    """
+
+    ok: bool
+    http_status: int | None = None
+    error: str | None = None
+    retry: bool = True
+    retry_after_seconds: float | None = None
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    latency_ms: float | None = None
+
+
+@runtime_checkable
+class Notifier(Protocol):
+    """One channel to people.
+
+    Attributes
+    ----------
+    name: of the channel, from the settings. service: "slack", "feishu", ...
+    idempotent: the service drops a repeat with the same key, so an attempt of unknown outcome is repeated silently.
+    """
+
+    name: str
+    service: str
+    idempotent: bool
+
+    def send(self, alert: Alert, reference: Mapping[str, Any] | None) -> Delivery:
+        """Send a message, or update the message of `reference`. Never raises for what a service can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionRequest:
+    """Something to be done to a node or a live job.
+
+    Attributes
+    ----------
+    id: deterministic by incident, kind and target. kind: "drain", "return", "drop_replica", "replace_rank".
+    reason: one sentence that the scheduler keeps and other operators read.
+    """
+
+    id: str
+    kind: str
+    node: str
+    reason: str
+    actor: str
+    incident: str | None = None
+    job: str | None = None
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an actuator did.
+
+    Attributes
+    ----------
+    ok: it is done (or was already so). changed: this call changed something. message: one sentence with the answer.
+    undo: how to take it back, None when there is nothing to take back.
+    """
+
+    ok: bool
+    changed: bool
+    message: str
+    undo: str | None = None
+
+
+@runtime_checkable
+class Actuator(Protocol):
+    """One way to take a node out of work and to bring it back."""
+
+    name: str
+    kinds: Sequence[str]
+
+    def apply(self, request: ActionRequest) -> Outcome:
+        """Do it; never raises for what the scheduler can do."""
+
+    def is_out(self, node: str) -> bool | None:
+        """Say whether the node takes no new work; None when the scheduler does not say."""

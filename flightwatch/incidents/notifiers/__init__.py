@@ -1,0 +1,1 @@
+"""Channels to people, one file a service."""

