@@ -19,6 +19,8 @@ class Cluster:
     ----------
     nodes, devices_per_node, nodes_per_rack, racks_per_zone, nodes_per_leaf: sizes.
     model, power_limit_w: the accelerators.
+    prefix: before every name of a node, rack, zone, switch and serial number, so that a simulated cluster beside
+    a real one shares no name with it.
     """
 
     nodes: int = 8
@@ -29,10 +31,11 @@ class Cluster:
     model: str = "SIM-H100"
     power_limit_w: float = 700.0
     name: str = "sim"
+    prefix: str = ""
 
     def node_name(self, node: int | np.integer[Any]) -> str:
         """Name of node number `node`."""
-        return f"n{node:04d}"
+        return f"{self.prefix}n{node:04d}"
 
     def rack_of(self, node: IntArray) -> IntArray:
         """Rack number of nodes."""
@@ -57,12 +60,12 @@ class Cluster:
                 "node": [self.node_name(i) for i in node],
                 "device": device.astype(float),
                 "model": self.model,
-                "serial": [f"SN{i:04d}{d}" for i, d in zip(node, device, strict=True)],
-                "rack": [f"r{i:03d}" for i in self.rack_of(node)],
+                "serial": [f"{self.prefix}SN{i:04d}{d}" for i, d in zip(node, device, strict=True)],
+                "rack": [f"{self.prefix}r{i:03d}" for i in self.rack_of(node)],
                 "slot": [f"s{d}" for d in device],
-                "cooling_zone": [f"z{i:02d}" for i in self.zone_of(node)],
-                "power_zone": [f"p{i:02d}" for i in self.rack_of(node)],
-                "leaf_switch": [f"leaf{i:03d}" for i in self.leaf_of(node)],
+                "cooling_zone": [f"{self.prefix}z{i:02d}" for i in self.zone_of(node)],
+                "power_zone": [f"{self.prefix}p{i:02d}" for i in self.rack_of(node)],
+                "leaf_switch": [f"{self.prefix}leaf{i:03d}" for i in self.leaf_of(node)],
             }
         )
         return frame.astype(dict.fromkeys(("cluster", "node", "model", "rack", "cooling_zone", "leaf_switch"), object))

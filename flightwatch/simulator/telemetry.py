@@ -58,6 +58,12 @@ class TelemetryModel:
         self.spec = spec or TelemetrySpec()
         self.start_ms = start_ms
         self._rng = np.random.default_rng([seed, 11])
+        # What lasts is drawn apart: frames of a later stretch of time show the same slots and inlets.
+        lasting = np.random.default_rng([seed, 12])
+        self._slot_D = lasting.normal(0, 2.0, cluster.nodes * cluster.devices_per_node)
+        self._inlet_N = lasting.normal(0, 0.5, cluster.nodes)
+        self._temp_D: FloatArray | None = None
+        self._stuck: dict[Fault, tuple[FloatArray, FloatArray]] = {}
         self.node_D = np.repeat(np.arange(cluster.nodes), cluster.devices_per_node)
         self.device_D = np.tile(np.arange(cluster.devices_per_node), cluster.nodes)
         self.seconds_T = np.arange(self.spec.samples) * self.spec.interval_s
@@ -140,9 +146,11 @@ class TelemetryModel:
                 voltage_drop = voltage_drop + 90 * on * here
         power = 80 + 560 * load * clock_scale**2 + rng.normal(0, 6, shape)
         hall = self.spec.day_cycle_c * np.sin(2 * np.pi * self.seconds_T / 86400)[:, None]
-        slot = rng.normal(0, 2.0, shape[1])[None, :] + 0.6 * self.device_D[None, :]
+        slot = self._slot_D[None, :] + 0.6 * self.device_D[None, :]
         target = 24 + hall + slot + extra_c + KELVIN_PER_WATT * r_scale * power
-        temp = _inertia(target, self.spec.interval_s / 45.0) + rng.normal(0, 0.4, shape)
+        body = _inertia(target, self.spec.interval_s / 45.0, self._temp_D)
+        self._temp_D = body[-1]
+        temp = body + rng.normal(0, 0.4, shape)
         clock = np.where(load > 0.1, 1750.0, 345.0) * clock_scale * np.where(temp > SLOWDOWN_C, 0.85, 1.0)
         clock = clock + rng.normal(0, 4, shape)
         thermal = (temp > SLOWDOWN_C) | ((clock_scale < 0.995) & (extra_c > 10))
@@ -196,8 +204,8 @@ class TelemetryModel:
                 continue
             at = np.ix_(on, here)
             if fault.kind == "stuck_sensor":
-                values["temp_c"][at] = values["temp_c"][on[0], here]
-                values["power_w"][at] = values["power_w"][on[0], here]
+                held = (values["temp_c"][on[0], here], values["power_w"][on[0], here])
+                values["temp_c"][at], values["power_w"][at] = self._stuck.setdefault(fault, held)
             elif fault.kind == "missing_sensor":
                 values["temp_c"][at] = np.nan
             elif fault.kind == "noisy_sensor":
@@ -219,7 +227,7 @@ class TelemetryModel:
         rng, shape = self._rng, (len(self.seconds_T), self.cluster.nodes)
         node = np.arange(self.cluster.nodes)
         hall = self.spec.day_cycle_c * np.sin(2 * np.pi * self.seconds_T / 86400)[:, None]
-        inlet = 22 + hall + rng.normal(0, 0.5, shape[1])[None, :] + rng.normal(0, 0.2, shape)
+        inlet = 22 + hall + self._inlet_N[None, :] + rng.normal(0, 0.2, shape)
         offset = rng.normal(0, 80, shape)
         for fault in self.faults:
             on = self.active(fault)[:, None]
@@ -285,11 +293,11 @@ class TelemetryModel:
         return frame
 
 
-def _inertia(target_TD: FloatArray, rate: float) -> FloatArray:
-    """First-order lag: what a body does whose surroundings change."""
+def _inertia(target_TD: FloatArray, rate: float, before_D: FloatArray | None) -> FloatArray:
+    """First-order lag: what a body does whose surroundings change; `before_D` is how it was, None in balance."""
     share = 1 - np.exp(-rate)
     result = np.empty_like(target_TD)
-    result[0] = target_TD[0]
+    result[0] = target_TD[0] if before_D is None else before_D + share * (target_TD[0] - before_D)
     for t in range(1, len(target_TD)):
         result[t] = result[t - 1] + share * (target_TD[t] - result[t - 1])
     return result
