@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import threading
+import time
 import unicodedata
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,9 @@ from flightwatch.core.vocabulary import DATABASE
 from flightwatch.pipeline.store.client import Store
 from flightwatch.pipeline.store.errors import CLIENT_ERRORS, engine_code, one_line, translate
 from flightwatch.pipeline.store.guard import VIEWER_TABLES, check
+from flightwatch.pipeline.store.people_slots import Slots
+from flightwatch.pipeline.store.people_stream import RowCounter, pieces
+from flightwatch.pipeline.store.row_scope import TENANT_TABLES, RowScope
 from flightwatch.pipeline.store.settings import StoreSettings
 
 #: Output formats and what the engine calls them; "table" is drawn here.
@@ -28,7 +31,8 @@ FORMATS = {
     "arrow": "Arrow",
 }
 _CELL_WIDTH = 60
-_FORMULA = re.compile(rb'(^|[,\n])"([=+\-@\t\r])')
+#: Results in Parquet and Arrow up to this size have their rows counted for the audit log.
+_COUNTED_BYTES = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +93,67 @@ class Limits:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One query of a person that ended, for the audit log.
+
+    Attributes
+    ----------
+    who: the person, "" where nobody said. text: as typed. ok: it ended well; else reason says why not.
+    rows: None where the format does not tell. size_bytes: of the result as sent.
+    """
+
+    who: str
+    text: str
+    ok: bool
+    reason: str
+    rows: int | None
+    size_bytes: int
+    elapsed_ms: float
+
+
+class Result:
+    """The result of one query as an iterable of pieces. Close it, or read it to its end, to free its place.
+
+    The engine's complaint can come between two pieces: `Refused` is then raised from the iteration, and what was
+    sent is not the whole result.
+    """
+
+    def __init__(self, pieces: Iterator[bytes], done: Callable[[str, int | None, int], None], form: str) -> None:
+        self._pieces, self._done, self._form = pieces, done, form
+        self._ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the pieces; raises as `People.run`."""
+        counter, size, kept = RowCounter(self._form), 0, []
+        whole_wanted = self._form in ("parquet", "arrow", "table")
+        try:
+            for piece in self._pieces:
+                counter.add(piece)
+                size += len(piece)
+                if whole_wanted and size <= _COUNTED_BYTES:
+                    kept.append(piece)
+                yield piece
+            whole = b"".join(kept) if whole_wanted and size <= _COUNTED_BYTES else None
+            self._end("", counter.rows(whole), size)
+        except FlightwatchError as error:
+            self._end(str(error), None, size)
+            raise
+        finally:
+            self._end("the reader went away", None, size)
+
+    def close(self) -> None:
+        """Give the place back without reading on."""
+        self._end("the reader went away", None, 0)
+
+    def _end(self, reason: str, rows: int | None, size: int) -> None:
+        if not self._ended:
+            self._ended = True
+            self._done(reason, rows, size)
+
+
 class People:
-    """Runs people's queries: at most `people_concurrency` at once, each on a handle of its own.
+    """Runs people's queries: at most `people_concurrency` at once and `people_concurrency_each` of one person.
 
     Thread-safe. A handle is made for a query and closed after it, so nothing of one query reaches the next.
 
@@ -98,15 +161,24 @@ class People:
     ----------
     store: an open store.
     limits: None: as configured.
+    note: told of every query that ended, refused ones too.
     """
 
-    def __init__(self, store: Store, limits: Limits | None = None) -> None:
+    def __init__(self, store: Store, limits: Limits | None = None, note: Callable[[Ran], None] | None = None) -> None:
         self._store = store
         self._limits = limits or Limits.of(store.settings)
-        self._slots = threading.BoundedSemaphore(store.settings.people_concurrency)
+        self._slots = Slots(store.settings.people_concurrency, store.settings.people_concurrency_each)
+        self._note = note
 
     def run(
-        self, text: str, form: str = "json", tables: frozenset[str] = VIEWER_TABLES, query_id: str | None = None
+        self,
+        text: str,
+        form: str = "json",
+        tables: frozenset[str] = VIEWER_TABLES,
+        query_id: str | None = None,
+        *,
+        who: str = "",
+        scope: RowScope | None = None,
     ) -> bytes:
         """Check and run one SELECT.
 
@@ -116,6 +188,8 @@ class People:
         form: table, csv, json (one object a line), parquet or arrow (IPC file).
         tables: tables the person may read (see `guard.check`).
         query_id: name under which `cancel` finds the query while it runs.
+        who: the person, for limits and the audit log; "" when there is only one.
+        scope: tenants whose rows the person sees; None: all.
 
         Returns
         -------
@@ -126,20 +200,62 @@ class People:
         Refused: the guard or the engine refuses it, a limit was reached, or too many queries run.
         ConfigError: unknown format. TransientError: the store is away.
         """
+        answer = b"".join(self.open(text, form, tables, query_id, who=who, scope=scope))
+        return _table(answer) if form == "table" else answer
+
+    def open(
+        self,
+        text: str,
+        form: str = "json",
+        tables: frozenset[str] = VIEWER_TABLES,
+        query_id: str | None = None,
+        *,
+        who: str = "",
+        scope: RowScope | None = None,
+    ) -> Result:
+        """Start one SELECT; its result comes in pieces. Parameters and errors as `run`; "table" comes undrawn.
+
+        What goes wrong before the first piece is raised here, so that a server can still answer with an error.
+        """
         if form not in FORMATS:
             raise ConfigError(f"format {form!r} is not one of {', '.join(FORMATS)}")
-        if not self._slots.acquire(blocking=False):
-            raise Refused("too many queries are running, try again in a moment")
+        begin = time.monotonic()
+        stack = ExitStack()
+
+        def done(reason: str, rows: int | None, size: int) -> None:
+            stack.close()
+            if self._note is not None:
+                self._note(Ran(who, text, not reason, reason, rows, size, (time.monotonic() - begin) * 1000))
+
         try:
-            normal = check(self._store, text, tables)
-            with self._handle(query_id or str(uuid.uuid4())) as (client, settings):
-                try:
-                    answer = bytes(client.raw_query(normal, fmt=FORMATS[form], settings=settings))
-                except CLIENT_ERRORS as error:
-                    raise self._explained(error) from error
-        finally:
-            self._slots.release()
-        return _rendered(answer, form)
+            stack.enter_context(self._slots.place(who))
+            normal = check(self._store, text, tables if scope is None else tables & TENANT_TABLES)
+            client, settings = stack.enter_context(self._handle(query_id or str(uuid.uuid4()), scope))
+            return Result(self._begun(stack, client, normal, form, settings), done, form)
+        except FlightwatchError as error:
+            done(str(error), None, 0)
+            raise
+
+    def _begun(
+        self, stack: ExitStack, client: Any, normal: str, form: str, settings: dict[str, Any]
+    ) -> Iterator[bytes]:
+        """Start the query and read its first piece; return all pieces."""
+
+        def rest(first: bytes | None, later: Iterator[bytes]) -> Iterator[bytes]:
+            try:
+                if first is not None:
+                    yield first
+                yield from later
+            except CLIENT_ERRORS as error:
+                raise self._explained(error) from error
+
+        try:
+            stream = client.raw_stream(normal, fmt=FORMATS[form], settings=settings)
+            stack.callback(stream.close)
+            later = pieces(stream, form)
+            return rest(next(later, None), later)
+        except CLIENT_ERRORS as error:
+            raise self._explained(error) from error
 
     def cancel(self, query_id: str) -> None:
         """Stop the query that runs under `query_id`; does nothing when there is none."""
@@ -150,19 +266,22 @@ class People:
         )
 
     @contextmanager
-    def _handle(self, query_id: str) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _handle(self, query_id: str, scope: RowScope | None = None) -> Iterator[tuple[Any, dict[str, Any]]]:
         settings = {"log_comment": _comment(query_id)} | self._limits.engine_settings()
+        filters = "" if scope is None else scope.setting(cluster=bool(self._store.cluster))
         client = self._store.people_client()
         try:
             if self._store.embedded:
                 # The embedded handle keeps its settings: set once, then closed for good by readonly.
                 client.command(f"USE {DATABASE}_people")
+                if filters:
+                    client.command(f"SET additional_table_filters = {filters}")
                 for name, value in settings.items():
                     client.command(f"SET {name} = '{value}'")
                 yield client, {}
             else:
                 client.database = f"{DATABASE}_people"
-                yield client, settings
+                yield client, settings | ({"additional_table_filters": filters} if filters else {})
         except CLIENT_ERRORS as error:
             raise translate(error, inserting=False) from error
         finally:
@@ -251,13 +370,6 @@ def _comment(query_id: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", query_id):
         raise ConfigError("a query id has up to 64 letters, digits and dashes")
     return f"flightwatch-people-{query_id}"
-
-
-def _rendered(answer: bytes, form: str) -> bytes:
-    if form == "csv":
-        # A spreadsheet runs a cell that starts like a formula: an apostrophe makes it text.
-        return _FORMULA.sub(rb"\1" + b"\"'" + rb"\2", answer)
-    return _table(answer) if form == "table" else answer
 
 
 def _table(answer: bytes) -> bytes:

@@ -36,3 +36,4 @@ class StoreSettings:
     people_read_rows: int = setting(2_000_000_000, "rows one query of a person may read", minimum=1_000)
     people_threads: int = setting(2, "threads of one query of a person", minimum=1)
     people_concurrency: int = setting(4, "queries of people that may run at once", minimum=1)
+    people_concurrency_each: int = setting(2, "queries of one person that may run at once", minimum=1)

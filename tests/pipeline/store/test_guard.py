@@ -268,9 +268,7 @@ def test_a_running_query_can_be_cancelled(store: Store) -> None:
 def test_only_so_many_queries_at_once(store: Store) -> None:
     busy = Store(store._connect, embedded=True, settings=StoreSettings(people_concurrency=1))
     people = People(busy)
-    assert people._slots.acquire(blocking=False)
-    with pytest.raises(Refused, match="too many"):
+    with people._slots.place("somebody"), pytest.raises(Refused, match="too many"):
         people.run("select 1")
-    people._slots.release()
     assert people.run("select 1 as x") == b'{"x":1}\n'
     busy.close()
