@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-import unicodedata
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,6 +18,7 @@ from flightwatch.pipeline.store.errors import CLIENT_ERRORS, engine_code, one_li
 from flightwatch.pipeline.store.guard import VIEWER_TABLES, check
 from flightwatch.pipeline.store.people_slots import Slots
 from flightwatch.pipeline.store.people_stream import RowCounter, pieces
+from flightwatch.pipeline.store.people_table import drawn
 from flightwatch.pipeline.store.row_scope import TENANT_TABLES, RowScope
 from flightwatch.pipeline.store.settings import StoreSettings
 
@@ -30,7 +30,6 @@ FORMATS = {
     "parquet": "Parquet",
     "arrow": "Arrow",
 }
-_CELL_WIDTH = 60
 #: Results in Parquet and Arrow up to this size have their rows counted for the audit log.
 _COUNTED_BYTES = 20_000_000
 
@@ -201,7 +200,7 @@ class People:
         ConfigError: unknown format. TransientError: the store is away.
         """
         answer = b"".join(self.open(text, form, tables, query_id, who=who, scope=scope))
-        return _table(answer) if form == "table" else answer
+        return drawn(answer) if form == "table" else answer
 
     def open(
         self,
@@ -370,41 +369,3 @@ def _comment(query_id: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9-]{1,64}", query_id):
         raise ConfigError("a query id has up to 64 letters, digits and dashes")
     return f"flightwatch-people-{query_id}"
-
-
-def _table(answer: bytes) -> bytes:
-    """Draw rows as a text table: numbers to the right, NULL as NULL, control characters escaped."""
-    lines = [json.loads(line) for line in answer.decode("utf-8", "replace").splitlines()]
-    names, kinds, rows = lines[0], lines[1], lines[2:]
-    numeric = [bool(re.match(r"(Nullable\()?(U?Int|Float|Decimal)", kind)) for kind in kinds]
-    cells = [[_cell(value) for value in row] for row in rows]
-    header = [_cell(name) for name in names]
-    widths = [max([_width(row[i]) for row in [header, *cells]]) for i in range(len(names))]
-    out = ["  ".join(_padded(text, width, False) for text, width in zip(header, widths, strict=True)).rstrip()]
-    out.append("  ".join("-" * width for width in widths))
-    for row in cells:
-        out.append("  ".join(_padded(*cell) for cell in zip(row, widths, numeric, strict=True)).rstrip())
-    out.append(f"({len(rows)} row{'' if len(rows) == 1 else 's'})")
-    return ("\n".join(out) + "\n").encode()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if not (text.isascii() and text.isprintable()):
-        text = "".join(c if unicodedata.category(c)[0] != "C" else c.encode("unicode_escape").decode() for c in text)
-    return text if len(text) <= _CELL_WIDTH else text[: _CELL_WIDTH - 1] + "…"
-
-
-def _width(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
-
-
-def _padded(text: str, width: int, right: bool) -> str:
-    space = " " * (width - _width(text))
-    return space + text if right else text + space
