@@ -18,6 +18,10 @@ class Refused(FlightwatchError):
     allowed, or nothing is there to answer it."""
 
 
+class NotFound(Refused):
+    """There is nothing of this name or id."""
+
+
 class BadRecord(FlightwatchError):
     """This record can never be processed: count it, put it aside in the dead letters, go on.
 
