@@ -34,6 +34,7 @@ SERVER_SECTIONS: dict[str, str] = {
     "detect": "flightwatch.pipeline.detection.settings:DetectSettings",
     "profiles": "flightwatch.pipeline.profiles.settings:ProfilesSettings",
     "console": "flightwatch.dashboard.settings:ConsoleSettings",
+    "outgoing": "flightwatch.incidents.outgoing:OutgoingSettings",
 }
 
 
