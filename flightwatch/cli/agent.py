@@ -29,6 +29,7 @@ from flightwatch.core.errors import ConfigError, Refused
 from flightwatch.core.vocabulary import ExitCode
 
 if TYPE_CHECKING:
+    from flightwatch.collectors.op_ring import OpRing
     from flightwatch.core.ed25519 import SigningKey
     from flightwatch.core.settings import Loaded
 
@@ -115,6 +116,15 @@ def receiver_settings(settings: Loaded, common: CommonSettings) -> ReceiverSetti
     return dataclasses.replace(section, socket=path)
 
 
+def op_ring(section: ReceiverSettings, folder: str) -> OpRing | None:
+    """Return the ring of per-op detail in the agent's folder, None when it is turned off."""
+    from flightwatch.collectors.op_ring import OpRing
+
+    if section.ring_bytes == 0:
+        return None
+    return OpRing(os.path.join(folder, "op_ring"), section.ring_bytes, section.ring_seconds)
+
+
 def state_dir(common: CommonSettings) -> str:
     """Return the folder of the agent's key and positions."""
     return os.path.join(common.data_dir, "agent")
@@ -170,6 +180,7 @@ def _run(settings: Loaded, common: CommonSettings, node: str) -> int:
         logger.info("this node has no key: batches are not signed (`flightwatch agent enroll` makes one)")
     environment = environment_at(agent_settings.root, agent_settings, folder, settings.section(RedfishSettings))
     environment.receiver = receiver_settings(settings, common)
+    environment.op_ring = op_ring(environment.receiver, folder) if environment.live else None
     return run_agent(settings, common, node, identity, environment)
 
 
@@ -204,8 +215,9 @@ def run_agent(
     sender = Sender(bus, spool, pack, node, common.cluster, clock)
     probe_socket = environment.receiver.socket
     parts = AgentParts(
-        settings, common, state_dir(common), probe_socket, sender, BlobSender(sender, pack), clock, environment.live
-    )
+        settings, common, state_dir(common), probe_socket, sender, BlobSender(sender, pack), clock, environment.live,
+        environment.op_ring,
+    )  # fmt: skip
     keys = control_keys(environment.settings.control_keys)
     commands = CommandReader(bus, node, keys, clock, os.path.join(state_dir(common), "commands_seen")) if keys else None
     agent = Agent(environment, parts.sink, clock, sender.state, commands, parts.handlers, settle=settle_memory)

@@ -10,10 +10,12 @@ from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.collectors.command_handlers import command_handlers
 from flightwatch.collectors.hang.evidence import HangCollector
 from flightwatch.collectors.hang.progress import ProgressSink
+from flightwatch.collectors.op_ring_upload import RingUpload
 from flightwatch.collectors.profiler.service import Profiler
 from flightwatch.collectors.profiler.settings import ProfilerSettings, profiler_folder
 
 if TYPE_CHECKING:
+    from flightwatch.collectors.op_ring import OpRing
     from flightwatch.core.clock import Clock
     from flightwatch.core.protocols import BlobSink, Command, Sink
     from flightwatch.core.settings import Loaded
@@ -26,13 +28,14 @@ def socket_folder(settings: Loaded, common: CommonSettings) -> str:
 
 
 class AgentParts:
-    """Profiler and hang collector of one agent.
+    """Profiler and providers of evidence of one agent.
 
     Parameters
     ----------
     state_dir: the agent's own folder.
     probe_socket: socket of the probes' receiver; their worker servers are beside it.
     live: False over a recorded tree, where no process runs.
+    ring: per-op detail of this node's ranks, None where none is kept.
 
     Attributes
     ----------
@@ -49,6 +52,7 @@ class AgentParts:
         blobs: BlobSink,
         clock: Clock,
         live: bool = True,
+        ring: OpRing | None = None,
     ) -> None:
         section = settings.section(ProfilerSettings)
         self.profiler: Profiler | None = None
@@ -58,11 +62,14 @@ class AgentParts:
         hang_seconds = section.hang_seconds if live else 0.0
         self.hang = HangCollector(os.path.dirname(probe_socket), state_dir, sink, clock, hang_seconds)
         self.sink = ProgressSink(sink, self.hang.progress)
+        self._evidence: dict[str, Callable[[Command], None]] = {"hang": self.hang.collect_evidence}
+        if ring is not None:
+            self._evidence["ring"] = RingUpload(ring, sink, clock).collect_evidence
 
     @property
     def handlers(self) -> Mapping[str, Callable[[Command], None]]:
         """Command type to what does it."""
-        return command_handlers(self.profiler, self.hang)
+        return command_handlers(self.profiler, self._evidence)
 
     def start(self) -> None:
         """Start what runs by itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from flightwatch.collectors.device_board import DeviceBoard
 from flightwatch.collectors.fact_board import FactBoard
@@ -15,6 +16,9 @@ from flightwatch.collectors.settings import AgentSettings
 from flightwatch.collectors.summary import NodeSummary
 from flightwatch.collectors.tree import FolderTree, Tree
 from flightwatch.core.protocols import Row
+
+if TYPE_CHECKING:
+    from flightwatch.collectors.op_ring import OpRing
 
 #: Runs a command (program and arguments, never a shell) and returns its standard output.
 #: Raises NoData when the program is not installed, TransientError when it fails or exceeds its time in seconds.
@@ -36,6 +40,7 @@ class Environment:
     owners: which job and rank owns each device.
     redfish: the section `[redfish]`.
     receiver: the section `[receiver]`, with the path of its socket decided.
+    op_ring: where the receiver keeps per-op detail, None: nowhere.
     nvml_answers: set by the NVML collector, so that nvidia-smi is not asked besides.
     kernel_log_answers: set while /dev/kmsg is read, so that the journal's copy is not.
     settings: the section `[agent]`.
@@ -55,6 +60,7 @@ class Environment:
     owners: OwnerBoard = field(default_factory=OwnerBoard)
     redfish: RedfishSettings = field(default_factory=RedfishSettings)
     receiver: ReceiverSettings = field(default_factory=ReceiverSettings)
+    op_ring: OpRing | None = None
     nvml_answers: bool = False
     kernel_log_answers: bool = False
     state_dir: str = ""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.ownership.process_words import slurm_job_of
+from flightwatch.collectors.receiver_detail import KEPT_EVERY, detail_of, rows_of
 from flightwatch.collectors.receiver_jobs import Jobs
 from flightwatch.collectors.receiver_limits import Bucket, Limits
 from flightwatch.collectors.receiver_rows import Message, Read, read_message, read_rows
@@ -62,6 +63,9 @@ class ReceiverCollector:
             self.close()
         if self._thread is None or not self._thread.is_alive():
             self._open()
+        ring = self._environment.op_ring
+        if ring is not None:
+            ring.flush()
         return self._intake.take(now_ms)
 
     def _open(self) -> None:
@@ -113,13 +117,14 @@ class Intake:
         self._limits = Limits(environment.receiver)
         self._jobs = Jobs(lambda pid: slurm_job_of(environment.tree, pid))
         self._waits = WaitSplitter()
+        self._ring = environment.op_ring
         self._rows: deque[Row] = deque()
         self._lock = threading.Lock()
         self._places: OrderedDict[tuple[str, str, int], _Place] = OrderedDict()
         self._told: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         self._counts = dict.fromkeys(
             ("datagrams", "rows", "refused_datagrams", "malformed_datagrams", "refused_values", "refused_jobs",
-             "dropped_rows"), 0
+             "dropped_rows", "details"), 0
         )  # fmt: skip
         self._figures_at_s = self._look_at_s = monotonic_s()
         self._refused_jobs: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -147,6 +152,8 @@ class Intake:
             read = read_rows(message, job, now_ms, lambda name: self._limits.name(datagram.uid, name, now_s))
             self._counts["refused_values"] += read.refused
             self._keep(read, message, job, datagram, now_s)
+            for one in read.details:
+                self._keep_detail(one, message, job, datagram.uid, now_ms, now_s)
 
     def take(self, now_ms: int) -> list[Row]:
         """Return the rows that are ready, and from time to time the receiver's own figures."""
@@ -188,6 +195,19 @@ class Intake:
                 if row.table == "runs":
                     attrs = row.values.get("attrs")
                     row.values["attrs"] = {**(attrs if isinstance(attrs, dict) else {}), "uid": str(datagram.uid)}
+                self._put(row)
+
+    def _keep_detail(self, one: object, message: Message, job: str, uid: int, now_ms: int, now_s: float) -> None:
+        """Keep a step's ops on this node; one step in KEPT_EVERY goes to the store as well."""
+        detail = detail_of(one, message, job, uid, now_ms)
+        if detail is None:
+            self._counts["refused_values"] += 1
+            return
+        self._counts["details"] += 1
+        if self._ring is not None:
+            self._ring.put(detail)
+        if detail.step % KEPT_EVERY == 0:
+            for row in rows_of(detail, lambda name: self._limits.name(uid, name, now_s)):
                 self._put(row)
 
     def _put(self, row: Row) -> None:

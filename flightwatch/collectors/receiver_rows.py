@@ -75,11 +75,13 @@ class Read:
     Attributes
     ----------
     groups: communication by group of each row of rank_steps, by its position in `rows`.
+    details: what stands under "detail", unchecked: it is no table.
     refused: rows or cells that were left out.
     """
 
     rows: list[Row] = field(default_factory=list)
     groups: dict[int, dict[str, float]] = field(default_factory=dict)
+    details: list[object] = field(default_factory=list)
     refused: int = 0
 
 
@@ -112,6 +114,9 @@ def read_rows(message: Message, job: str, now_ms: int, may_name: Callable[[str],
     """
     read = Read()
     for one in message.rows:
+        if isinstance(one, list) and len(one) == 2 and one[0] == "detail":
+            read.details.append(one[1])
+            continue
         row = _row(one, message, job, now_ms, may_name, read)
         if row is None:
             read.refused += 1

@@ -25,6 +25,10 @@ class ReceiverSettings:
     datagrams_total_per_second: float = setting(
         2000.0, "datagrams taken off the socket; beyond, senders find it full", minimum=10.0
     )
+    ring_bytes: int = setting(
+        256_000_000, "per-op detail kept on this node, sent around findings on command; 0: none", minimum=0
+    )
+    ring_seconds: float = setting(1800.0, "age after which per-op detail is removed from this node", minimum=60.0)
 
 
 def socket_path(settings: ReceiverSettings, data_dir: str, default_data_dir: str, given: str) -> str:

@@ -96,11 +96,12 @@ ALLOWED: Mapping[CommandType, Mapping[str, Argument]] = {
     CommandType.PROFILE_STOP: {"request": _REQUEST, "ranks": Argument(list, 64)},
     CommandType.COLLECT_EVIDENCE: {
         "request": _REQUEST,
+        # Kinds of evidence joined by commas: "ring" (per-op detail), "hang" (flight recorder and stacks).
+        "what": Argument(str, 64),
         "run": Argument(str, 128),
         "ranks": Argument(list, 64),
-        "stacks": Argument(bool),
-        "flight_recorder": Argument(bool),
-        "op_detail": Argument(bool),
+        "since_ms": Argument(int, 2**42),
+        "until_ms": Argument(int, 2**42),
         "from_step": Argument(int, 10**12),
         "to_step": Argument(int, 10**12),
     },
