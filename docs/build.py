@@ -20,6 +20,7 @@ from flightwatch.collectors.captures import registry as captures
 from flightwatch.collectors.captures.base import Parser, TreeParser
 from flightwatch.collectors.registry import COLLECTORS
 from flightwatch.core.catalogue import TABLES
+from flightwatch.core.settings import is_named
 from flightwatch.pipeline.sizing import COSTS, ROWS_PER_CPU_SECOND, Load
 
 DOCS = Path(__file__).parent
@@ -87,7 +88,10 @@ def settings_page() -> str:
         "file that `FLIGHTWATCH_<SECTION>_<KEY>_FILE` names. `flightwatch config check` shows where each came from.\n",
     ]
     for name, kind in all_sections().items():
-        lines += [f"## [{name}]\n", "| key | default | meaning |\n|---|---|---|"]
+        lines += [
+            f"## [{name}.NAME]\n" if is_named(kind) else f"## [{name}]\n",
+            "| key | default | meaning |\n|---|---|---|",
+        ]
         for field in dataclasses.fields(kind):
             default = "(secret)" if field.metadata.get("secret") else f"`{field.default!r}`"
             lines.append(f"| `{field.name}` | {default} | {field.metadata.get('meaning', '')} |")

@@ -2,7 +2,9 @@
 
 Each part declares a frozen dataclass whose fields have defaults, and describes each field with
 `setting(default, "meaning", ...)`. `load` merges, in rising order: defaults, the file, environment
-variables `FLIGHTWATCH_<SECTION>_<KEY>`. Unknown keys are refused by path. Secrets never stand in the
+variables `FLIGHTWATCH_<SECTION>_<KEY>`. A class marked with `@named_sections` describes sub-tables
+`[section.NAME]`, one for each thing that people name themselves (a channel, a route); their variables are
+`FLIGHTWATCH_<SECTION>_<NAME>_<KEY>`. Unknown keys are refused by path. Secrets never stand in the
 file: a field marked `secret=True` is read from the environment, or from the file named by the
 environment variable with `_FILE` appended.
 
@@ -26,6 +28,8 @@ from flightwatch.core.errors import ConfigError
 
 ENVIRONMENT_PREFIX = "FLIGHTWATCH"
 T = TypeVar("T")
+#: Names of sub-tables.
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 #: Variables that Kubernetes sets in every container for a service called flightwatch-<section>.
 _KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP|SCTP)\w*)$")
 
@@ -41,6 +45,17 @@ def setting(default: Any, meaning: str, *, secret: bool = False, minimum: float 
     minimum: smallest allowed number.
     """
     return dataclasses.field(default=default, metadata={"meaning": meaning, "secret": secret, "minimum": minimum})
+
+
+def named_sections(kind: type[T]) -> type[T]:
+    """Mark a settings class: its section holds any number of sub-tables of this class, by name, in the file's order."""
+    kind.__flightwatch_named__ = True  # type: ignore[attr-defined]
+    return kind
+
+
+def is_named(kind: type[Any]) -> bool:
+    """Say whether a settings class describes sub-tables."""
+    return bool(getattr(kind, "__flightwatch_named__", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +81,19 @@ class Loaded:
             if isinstance(value, kind):
                 return value
         raise KeyError(kind.__name__)
+
+    def named(self, kind: type[T]) -> dict[str, T]:
+        """Return the sub-tables of the marked dataclass `kind` by name; those of the file first, in its order."""
+        for value in self.sections.values():
+            if isinstance(value, _Named) and value.kind is kind:
+                return dict(value.tables)
+        raise KeyError(kind.__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    kind: type[Any]
+    tables: Mapping[str, Any]
 
 
 def load(
@@ -101,7 +129,8 @@ def load(
     sections: dict[str, Any] = {}
     origins: list[Origin] = []
     for name, kind in kinds.items():
-        sections[name] = _load_section(name, kind, document.get(name, {}), where, env, origins)
+        load_one = _load_named if is_named(kind) else _load_section
+        sections[name] = load_one(name, kind, document.get(name, {}), where, env, origins)
     return Loaded(sections, tuple(origins))
 
 
@@ -147,8 +176,46 @@ def _load_section(
     return kind(**values)
 
 
+def _load_named(
+    name: str, kind: type[Any], given: Mapping[str, Any], where: str, env: Mapping[str, str], origins: list[Origin]
+) -> _Named:
+    """Load all sub-tables of a section; one that only the environment names is made too."""
+    forms: dict[str, str] = {}
+    for own, value in given.items():
+        if not isinstance(value, dict):
+            raise ConfigError(f"{where}: {name}.{own} must be a table [{name}.{own}], not a value")
+        if not _NAME.fullmatch(own):
+            raise ConfigError(f"{where}: [{name}.{own}]: names are small letters, digits, - and _, at most 40")
+        other = forms.setdefault(_variable(own, "")[:-1], own)
+        if other != own:
+            raise ConfigError(f"{where}: [{name}.{own}] and [{name}.{other}] share their environment variables")
+    for variable in sorted(env):
+        found = _named_variable(name, kind, variable, forms)
+        if found and found not in forms.values():
+            forms[_variable(found, "")[:-1]] = found
+    tables = {
+        own: _load_section(f"{name}.{own}", kind, given.get(own, {}), where, env, origins) for own in forms.values()
+    }
+    return _Named(kind, tables)
+
+
+def _named_variable(section: str, kind: type[Any], variable: str, forms: Mapping[str, str]) -> str | None:
+    """Return the name of the sub-table to which a variable belongs, None when it belongs to none."""
+    start = _variable(section, "")
+    if not variable.startswith(start) or _KUBERNETES.search(variable):
+        return None
+    rest = variable[len(start) :]
+    fields = sorted(dataclasses.fields(kind), key=lambda field: -len(field.name))
+    keys = [(f.name.upper(), bool(f.metadata.get("secret"))) for f in fields]
+    ends = [f"_{key}{tail}" for key, secret in keys for tail in (("", "_FILE") if secret else ("",))]
+    names = [rest.removesuffix(end) for end in ends if rest.endswith(end) and len(rest) > len(end)]
+    known = [forms[prefix] for name in names if (prefix := f"{ENVIRONMENT_PREFIX}_{name}") in forms]
+    made = next((name.lower() for name in names if _NAME.fullmatch(name.lower())), None)
+    return known[0] if known else made
+
+
 def _variable(section: str, key: str) -> str:
-    return f"{ENVIRONMENT_PREFIX}_{section}_{key}".upper()
+    return re.sub(r"[.-]", "_", f"{ENVIRONMENT_PREFIX}_{section}_{key}").upper()
 
 
 def _refuse_unknown_variables(kinds: Mapping[str, type[Any]], env: Mapping[str, str]) -> None:
@@ -160,6 +227,13 @@ def _refuse_unknown_variables(kinds: Mapping[str, type[Any]], env: Mapping[str, 
             if not variable.startswith(_variable(name, "")):
                 continue
             fields = dataclasses.fields(kind)
+            if is_named(kind):
+                if _named_variable(name, kind, variable, {}) is None:
+                    raise ConfigError(
+                        f"environment {variable}: write {_variable(name, '')}<NAME>_<KEY>;"
+                        f" keys: {', '.join(sorted(field.name for field in fields))}"
+                    )
+                continue
             known = {_variable(name, field.name) for field in fields}
             known |= {f"{_variable(name, field.name)}_FILE" for field in fields if field.metadata.get("secret")}
             if variable not in known:
@@ -227,12 +301,13 @@ def template(kinds: Mapping[str, type[Any]]) -> str:
     """Return a commented TOML file with every key at its default (secrets as environment names)."""
     lines = ["# Flightwatch configuration. Every key is shown with its default; remove the # to change one."]
     for name, kind in kinds.items():
-        lines += ["", f"[{name}]"]
+        lines += ["", f"# [{name}.NAME]   (any number of them)" if is_named(kind) else f"[{name}]"]
+        section = f"{name}_<NAME>" if is_named(kind) else name
         for field in dataclasses.fields(kind):
             lines.append(f"# {field.metadata.get('meaning', '')}")
             if field.metadata.get("secret"):
                 lines.append(
-                    f"#   secret: environment {_variable(name, field.name)} or {_variable(name, field.name)}_FILE"
+                    f"#   secret: environment {_variable(section, field.name)} or {_variable(section, field.name)}_FILE"
                 )
             elif field.default is None:
                 lines.append(f"# {field.name} =   (not set)")

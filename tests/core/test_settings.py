@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flightwatch.core.errors import ConfigError
-from flightwatch.core.settings import load, setting, template
+from flightwatch.core.settings import load, named_sections, setting, template
 
 
 @dataclass(frozen=True)
@@ -122,3 +122,56 @@ def test_a_misspelt_variable_is_refused_and_kubernetes_own_are_not() -> None:
         "FLIGHTWATCH_DEMO_NAME": "given",
     }
     assert load(KINDS, None, others).section(Demo) == Demo(name="given")
+
+
+@named_sections
+@dataclass(frozen=True)
+class Door:
+    """A sub-table for the tests."""
+
+    url: str = setting("", "where")
+    secret_url: str = setting("", "where, with a credential in it", secret=True)
+    hosts: tuple[str, ...] = setting((), "a list")
+
+
+DOORS = {"doors": Door}
+
+
+def test_named_sections_keep_the_order_of_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, '[doors.zulu]\nurl = "z"\n[doors.alpha-1]\nhosts = ["a"]\n')
+    doors = load(DOORS, file, {"FLIGHTWATCH_DOORS_ALPHA_1_URL": "from env"}).named(Door)
+    assert list(doors) == ["zulu", "alpha-1"]
+    assert doors == {"zulu": Door(url="z"), "alpha-1": Door(url="from env", hosts=("a",))}
+
+
+def test_a_named_section_may_stand_in_the_environment_alone(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("https://s/x\n", encoding="utf-8")
+    env = {"FLIGHTWATCH_DOORS_ON_CALL_SECRET_URL_FILE": str(secret), "FLIGHTWATCH_DOORS_ON_CALL_HOSTS": "a, b"}
+    loaded = load(DOORS, None, env)
+    assert loaded.named(Door) == {"on_call": Door(secret_url="https://s/x", hosts=("a", "b"))}
+    assert {origin.path for origin in loaded.origins if origin.secret} == {"doors.on_call.secret_url"}
+
+
+@pytest.mark.parametrize(
+    ("text", "env", "named"),
+    [
+        ("[doors]\nurl = 'x'\n", {}, "doors.url must be a table"),
+        ("[doors.a]\nhost = 'x'\n", {}, "unknown key doors.a.host"),
+        ("[doors.a]\nsecret_url = 'x'\n", {}, "FLIGHTWATCH_DOORS_A_SECRET_URL"),
+        ("[doors.'A B']\nurl = 'x'\n", {}, "names are small letters"),
+        ("[doors.a-b]\n[doors.a_b]\n", {}, "share their environment variables"),
+        ("", {"FLIGHTWATCH_DOORS_A_COLOUR": "red"}, "FLIGHTWATCH_DOORS_A_COLOUR"),
+        ("", {"FLIGHTWATCH_DOORS_URL": "x"}, "FLIGHTWATCH_DOORS_URL"),
+    ],
+)
+def test_wrong_named_sections_are_refused(tmp_path: Path, text: str, env: dict[str, str], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        load(DOORS, write(tmp_path, text), env)
+
+
+def test_the_template_shows_named_sections() -> None:
+    text = template(DOORS)
+    assert "[doors.NAME]" in text
+    assert "FLIGHTWATCH_DOORS_<NAME>_SECRET_URL_FILE" in text
+    assert tomllib.loads(text) == {}
