@@ -47,6 +47,7 @@ class RankDump:
     reached: process group to the highest collective sequence number enqueued.
     completed: process group to the highest collective sequence number known to be finished.
     members: process group to its sorted global ranks, where the dump tells.
+    newest_ns: when its newest entry was made, nanoseconds on the rank's own clock: tells two dumps of one rank apart.
     """
 
     rank: int
@@ -55,6 +56,7 @@ class RankDump:
     reached: dict[str, int] = field(default_factory=dict)
     completed: dict[str, int] = field(default_factory=dict)
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    newest_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,21 @@ class AbsentRank:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class CallMismatch:
+    """Two ranks of which torch itself says that they called different things (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+
+    Attributes
+    ----------
+    first, second: (global rank, operation, shape as printed).
+    seq: collective they differ in, None when not said.
+    """
+
+    first: tuple[int, str, str]
+    second: tuple[int, str, str]
+    seq: int | None = None
+
+
 @dataclass(slots=True)
 class HangEvidence:
     """Everything that was found, and the ranks that should exist where that is known."""
@@ -159,4 +176,5 @@ class HangEvidence:
     stacks: list[RankStack] = field(default_factory=list)
     faults: list[RankFault] = field(default_factory=list)
     absent: list[AbsentRank] = field(default_factory=list)
+    mismatches: list[CallMismatch] = field(default_factory=list)
     world_size: int | None = None

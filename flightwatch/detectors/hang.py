@@ -14,7 +14,7 @@ Does not detect: a culprit that only a log of equal sequence numbers from some r
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flightwatch.core.hang_evidence import CollectiveRecord, HangEvidence, RankDump
@@ -22,6 +22,7 @@ from flightwatch.detectors.hang_logs import (
     apply_faults,
     apply_stacks,
     judge_absent,
+    judge_mismatches,
     judge_progress,
     judge_ras,
     judge_stacks,
@@ -30,6 +31,11 @@ from flightwatch.detectors.hang_verdict import HangVerdict, sentence
 
 #: Operations whose members may pass different sizes.
 UNEVEN_OPS = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced", "broadcast", "barrier")
+
+#: Parsers keep so many unfinished records of a rank at most.
+KEPT_RECORDS = 64
+#: Names of the group of all ranks in dumps that do not describe their groups.
+WHOLE_JOB = frozenset(("0:0", "default_pg:0"))
 
 
 @dataclass(slots=True)
@@ -55,6 +61,8 @@ def judge(evidence: HangEvidence) -> HangVerdict:
     verdict = HangVerdict()
     if evidence.dumps:
         _judge_dumps(evidence, verdict)
+    elif evidence.mismatches:
+        judge_mismatches(evidence, verdict)
     elif evidence.absent:
         judge_absent(evidence, verdict)
     elif evidence.ras:
@@ -73,7 +81,7 @@ def judge(evidence: HangEvidence) -> HangVerdict:
 
 def _judge_dumps(evidence: HangEvidence, verdict: HangVerdict) -> None:
     dumps = evidence.dumps
-    members = _members(dumps)
+    members = _members(dumps, evidence.world_size)
     world = _world(evidence, members)
     verdict.no_log = sorted(rank for rank in world if rank not in dumps or dumps[rank].status != "ok")
     waits = _waits(dumps, members)
@@ -84,14 +92,18 @@ def _judge_dumps(evidence: HangEvidence, verdict: HangVerdict) -> None:
     if _mismatch(waits, verdict):
         return
     roots = _roots(waits, dumps)
-    if roots:
+    if roots and not _stuck_below(verdict, waits, roots, dumps, members):
         _name_roots(verdict, waits, roots, dumps)
+    if roots:
         return
     _all_joined(verdict, waits, dumps)
 
 
-def _members(dumps: Mapping[int, RankDump]) -> dict[str, tuple[int, ...]]:
-    """Return members per group: as configured, else the ranks whose dumps mention the group."""
+def _members(dumps: Mapping[int, RankDump], world_size: int | None) -> dict[str, tuple[int, ...]]:
+    """Return members per group: as configured, else the ranks whose dumps mention the group.
+
+    The first group, which old releases do not describe, holds every rank: gaps in the dumps' ranks are members.
+    """
     configured: dict[str, tuple[int, ...]] = {}
     mentioned: dict[str, set[int]] = defaultdict(set)
     for rank, dump in dumps.items():
@@ -100,6 +112,8 @@ def _members(dumps: Mapping[int, RankDump]) -> dict[str, tuple[int, ...]]:
             mentioned[group].add(rank)
         for record in dump.pending:
             mentioned[record.group].add(rank)
+    for group in WHOLE_JOB.intersection(mentioned):
+        mentioned[group].update(range(max(world_size or 0, min(max(dumps) + 1, 4 * len(dumps)))))
     return {group: tuple(sorted(ranks)) for group, ranks in mentioned.items() if group not in configured} | configured
 
 
@@ -135,8 +149,14 @@ def _waits(dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) 
 def _behind(wait: _Wait, dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) -> list[int]:
     if wait.is_p2p:
         rank = wait.waiting[0]
-        peer = wait.records[rank].peer
-        return [peer] if peer is not None and not _holds_mirror(dumps.get(peer), wait, rank) else []
+        return sorted(
+            {
+                one.peer
+                for one in dumps[rank].pending
+                if one.is_p2p and (one.group, one.seq) == (wait.group, wait.seq) and one.peer is not None
+                if not _holds_mirror(dumps.get(one.peer), one.op, rank)
+            }
+        )
     late = []
     for rank in members.get(wait.group, ()):
         dump = dumps.get(rank)
@@ -145,11 +165,11 @@ def _behind(wait: _Wait, dumps: Mapping[int, RankDump], members: Mapping[str, Se
     return late
 
 
-def _holds_mirror(dump: RankDump | None, wait: _Wait, rank: int) -> bool:
+def _holds_mirror(dump: RankDump | None, op: str, rank: int) -> bool:
     """Say whether the other side of a send or receive has posted its part."""
     if dump is None:
         return False
-    mirror = "recv" if wait.op == "send" else "send"
+    mirror = "recv" if op == "send" else "send"
     return any(record.op == mirror and record.peer == rank for record in dump.pending)
 
 
@@ -163,6 +183,9 @@ def _roots(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> dict[int, l
         if wait.behind:
             blocked.update(wait.waiting)
     roots = {rank: found for rank, found in named.items() if rank not in blocked}
+    if any(rank in dumps and dumps[rank].status == "ok" for rank in roots):
+        # A dump that shows a rank behind is proof; a dump that is not there can be a victim's that was lost.
+        roots = {rank: found for rank, found in roots.items() if rank in dumps and dumps[rank].status != "unreadable"}
     # A lost dump cannot show that its send or receive was posted: such a rank is a root only if nobody else is.
     sure = {rank: found for rank, found in roots.items() if rank in dumps or any(not wait.is_p2p for wait in found)}
     return sure or roots
@@ -185,11 +208,44 @@ def _name_roots(
         verdict.suspect(rank, verdict.confidence, _why_root(rank, roots[rank], dumps))
     for rank in _self_stuck(waits, dumps):
         verdict.suspect(rank, 0.5, "its own operation is unfinished although every other member has moved on")
+    for rank in sorted({late for wait in waits for late in wait.behind if late not in dumps}):
+        verdict.suspect(rank, 0.4, "is waited for and left no dump")
     for rank in _behind_an_absent_rank(waits, dumps):
         verdict.suspect(rank, 0.4, "is waited for, and itself waits only for ranks that left no dump")
     root_dump = dumps.get(verdict.root_ranks[0])
     if root_dump and root_dump.pending and root_dump.pending[0].frame:
         verdict.stack = root_dump.pending[0].frame
+
+
+def _stuck_below(
+    verdict: HangVerdict,
+    waits: Sequence[_Wait],
+    roots: Mapping[int, list[_Wait]],
+    dumps: Mapping[int, RankDump],
+    members: Mapping[str, Sequence[int]],
+) -> bool:
+    """Judge roots that all stand in operations that every member has joined: those transfers hold up everybody."""
+    joined = [wait for wait in waits if not wait.behind and _joined_by_all(wait, dumps, members)]
+    inside = {rank for wait in joined for rank in wait.waiting}
+    if not set(roots) <= inside:
+        return False
+    main = max((wait for wait in joined if set(wait.waiting) & set(roots)), key=lambda wait: len(wait.waiting))
+    verdict.verdict, verdict.confidence = "transfer_stuck", 0.7
+    verdict.root_ranks = sorted({rank for wait in joined if set(wait.waiting) & set(roots) for rank in wait.waiting})
+    _describe(verdict, main, waits)
+    for rank in verdict.root_ranks:
+        verdict.suspect(rank, 0.6, "has joined an operation that does not finish, and others wait for it elsewhere")
+    return True
+
+
+def _joined_by_all(wait: _Wait, dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) -> bool:
+    """Say whether the oldest unfinished operation of every member is this one."""
+    if not wait.is_p2p:
+        return len(wait.waiting) > 1 and set(members.get(wait.group, ())) == set(wait.waiting)
+    rank = wait.waiting[0]
+    peer = wait.records[rank].peer
+    other = dumps[peer].pending[:1] if peer is not None and peer in dumps else []
+    return any(one.is_p2p and one.peer == rank for one in other)
 
 
 def _why_root(rank: int, waits: Sequence[_Wait], dumps: Mapping[int, RankDump]) -> str:
@@ -199,7 +255,8 @@ def _why_root(rank: int, waits: Sequence[_Wait], dumps: Mapping[int, RankDump]) 
     if dump is None:
         state = "left no dump"
     elif dump.status == "ok":
-        state = f"reached only {dump.reached.get(main.group, 'nothing')} there"
+        reached = dump.reached.get(main.group)
+        state = "shows no call of that group" if reached is None else f"reached only {reached} there"
     else:
         state = "left an empty dump" if dump.status == "empty" else "left an unreadable dump"
     return f"{waiting} rank{'s wait' if waiting != 1 else ' waits'} for it in {main.op} {main.seq}; it {state}"
@@ -217,21 +274,24 @@ def _behind_an_absent_rank(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]
 
 
 def _self_stuck(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> list[int]:
-    """Return ranks alone in an operation that all other members finished: their own device does not move."""
-    found = []
+    """Return the few ranks in an operation that all other members finished: their own devices do not move."""
+    found: set[int] = set()
     for wait in waits:
-        if wait.is_p2p or wait.behind or len(wait.waiting) != 1:
+        if wait.is_p2p or wait.behind:
             continue
         others = [dump for dump in dumps.values() if dump.rank not in wait.waiting and wait.group in dump.reached]
-        if others and all(_finished(dump, wait) for dump in others):
-            found.append(wait.waiting[0])
+        few = len(wait.waiting) == 1 or len(wait.waiting) < len(others)
+        if few and others and all(_finished(dump, wait) for dump in others):
+            found.update(wait.waiting)
     return sorted(found)
 
 
 def _finished(dump: RankDump, wait: _Wait) -> bool:
-    if any(record.group == wait.group and record.seq == wait.seq for record in dump.pending):
+    if any(record.group == wait.group and record.seq <= wait.seq and not record.is_p2p for record in dump.pending):
         return False
-    return dump.reached.get(wait.group, -1) >= wait.seq
+    # Only the oldest unfinished records are kept: with a full list, what is not in it may be unfinished too.
+    known = dump.completed if len(dump.pending) >= KEPT_RECORDS else dump.reached
+    return known.get(wait.group, -1) >= wait.seq
 
 
 def _mismatch(waits: Sequence[_Wait], verdict: HangVerdict) -> bool:
@@ -244,14 +304,23 @@ def _mismatch(waits: Sequence[_Wait], verdict: HangVerdict) -> bool:
             if kind == "size_mismatch" and any(word in wait.op for word in UNEVEN_OPS):
                 continue
             if len(counts) > 1:
-                usual = counts.most_common(1)[0][0]
-                odd = sorted(rank for rank, record in wait.records.items() if value_of(record) != usual)
-                verdict.verdict, verdict.root_ranks, verdict.confidence = kind, odd, 0.9
+                (usual, most), (_, next_most) = counts.most_common(2)
+                # Halves of equal size: nobody can say which of them is wrong.
+                odd = sorted(r for r, record in wait.records.items() if most == next_most or value_of(record) != usual)
+                verdict.verdict, verdict.root_ranks = kind, odd
+                verdict.confidence = 0.6 if most == next_most else 0.9
                 _describe(verdict, wait, waits)
                 for rank in odd:
-                    verdict.suspect(rank, 0.9, f"calls {value_of(wait.records[rank])} where the others call {usual}")
+                    text = (
+                        f"calls {value_of(wait.records[rank])} where others call {_other(counts, wait, rank, value_of)}"
+                    )
+                    verdict.suspect(rank, verdict.confidence, text)
                 return True
     return False
+
+
+def _other(counts: Counter[str], wait: _Wait, rank: int, value_of: Callable[[CollectiveRecord], str]) -> str:
+    return next(value for value, _ in counts.most_common() if value != value_of(wait.records[rank]))
 
 
 def _op_of(record: CollectiveRecord) -> str:
@@ -285,8 +354,13 @@ def _all_joined(verdict: HangVerdict, waits: Sequence[_Wait], dumps: Mapping[int
     for rank in alone:
         verdict.suspect(rank, 0.7, "its own operation is unfinished although every other member has moved on")
     started = {rank for rank, record in main.records.items() if record.started}
-    if started and len(started) < len(main.records):
-        for rank in sorted(set(main.records) - started):
+    held = sorted(set(main.records) - started)
+    if started and held:
+        if not alone and 2 * len(held) < len(main.records):
+            # The others' devices wait inside the operation; this one has not come out of what it did before.
+            verdict.root_ranks = held
+            verdict.waiting = sorted({rank for one in waits for rank in one.waiting} - set(held))
+        for rank in held:
             verdict.suspect(rank, 0.6, "has enqueued the operation but its device has not started it")
 
 

@@ -36,22 +36,38 @@ def judge_absent(evidence: HangEvidence, verdict: HangVerdict) -> None:
         verdict.suspect(absent.rank, 0.85, absent.source)
 
 
+def judge_mismatches(evidence: HangEvidence, verdict: HangVerdict) -> None:
+    """Judge by torch's own comparison of calls: the call that fewer ranks made is the odd one."""
+    calls = {rank: (op, shape) for one in evidence.mismatches for rank, op, shape in (one.first, one.second)}
+    kind, part = ("op_mismatch", 0) if len({op for op, _ in calls.values()}) > 1 else ("size_mismatch", 1)
+    counts = Counter(call[part] for call in calls.values()).most_common(2)
+    tied = len(counts) > 1 and counts[0][1] == counts[1][1]
+    odd = sorted(rank for rank, call in calls.items() if tied or call[part] != counts[0][0])
+    verdict.verdict, verdict.root_ranks, verdict.confidence = kind, odd, 0.6 if tied else 0.85
+    verdict.waiting = sorted(set(calls) - set(odd))
+    verdict.op = counts[0][0] if part == 0 else next(op for op, _ in calls.values())
+    verdict.seq = next((one.seq for one in evidence.mismatches if one.seq is not None), None)
+    for rank in odd:
+        verdict.suspect(rank, verdict.confidence, f"torch's own check: it calls {' '.join(calls[rank]).strip()}")
+
+
 def judge_progress(evidence: HangEvidence, verdict: HangVerdict) -> None:
     """Judge watchdog lines: in one group, the rank whose number is lower than the others' is behind.
 
-    Equal numbers name nobody. Numbers of different groups are never compared.
+    A rank that has enqueued less than what the others wait in has not come. Equal numbers name nobody. Numbers of
+    different groups are never compared.
     """
     by_group = _stuck_by_group(evidence)
     if not by_group:
+        return
+    if _not_enqueued(evidence, verdict, by_group):
         return
     gap = _in_flight(evidence)
     group = max(by_group, key=lambda name: (_spread(by_group[name]) > gap, len(by_group[name]), name))
     stuck = by_group[group]
     verdict.op = next((one.op for one in evidence.progress if one.op and one.stuck_seq in stuck.values()), None)
     verdict.process_group = group or None
-    heard = {one.rank for one in evidence.progress}
-    world = evidence.world_size or max(heard) + 1
-    verdict.no_log = [rank for rank in range(world) if rank not in heard]
+    _note_silent(evidence, verdict)
     lowest, highest = min(stuck.values()), max(stuck.values())
     behind = sorted(rank for rank, seq in stuck.items() if seq == lowest)
     # Neighbouring numbers are operations in flight on several streams, not a rank left behind.
@@ -65,8 +81,58 @@ def judge_progress(evidence: HangEvidence, verdict: HangVerdict) -> None:
     verdict.seq, verdict.waiting, verdict.confidence = lowest, sorted(stuck), 0.3
     if group and lowest == highest and _other_operation(evidence, verdict, stuck):
         return
+    if group and _few_behind(stuck, evidence, verdict):
+        return
     for rank in verdict.no_log:
         verdict.suspect(rank, 0.3, "logged nothing while other ranks timed out")
+
+
+def _note_silent(evidence: HangEvidence, verdict: HangVerdict) -> None:
+    heard = {one.rank for one in evidence.progress if one.global_rank}
+    world = evidence.world_size or max(heard, default=-1) + 1
+    verdict.no_log = [rank for rank in range(world) if rank not in heard]
+
+
+def _not_enqueued(evidence: HangEvidence, verdict: HangVerdict, by_group: dict[str, dict[int, int]]) -> bool:
+    """Judge groups in which some ranks have enqueued less than the number that others wait in."""
+    for group, stuck in sorted(by_group.items(), key=lambda item: (-len(item[1]), item[0])):
+        reports = [one for one in evidence.progress if one.group == group and group and one.global_rank]
+        enqueued: dict[int, int] = {}
+        for one in reports:
+            if one.enqueued_seq is not None:
+                enqueued[one.rank] = max(one.enqueued_seq, enqueued.get(one.rank, 0))
+        waited_in = Counter(seq for rank, seq in stuck.items() if enqueued.get(rank, seq) >= seq)
+        behind: list[int] = []
+        for seq in sorted(waited_in):
+            behind = sorted(rank for rank, last in enqueued.items() if last < seq)
+            if behind:
+                break
+        waiting = sorted(rank for rank, own in stuck.items() if rank not in behind and own >= seq) if behind else []
+        if not behind or not waiting:
+            continue
+        verdict.verdict, verdict.root_ranks, verdict.waiting = "missing_rank", behind, waiting
+        verdict.process_group, verdict.seq, verdict.confidence = group, seq, 0.85
+        verdict.op = next((one.op for one in reports if one.op and one.stuck_seq == seq), None)
+        _note_silent(evidence, verdict)
+        for rank in behind:
+            verdict.suspect(rank, 0.85, f"has enqueued only {enqueued[rank]} while others wait in {seq}")
+        return True
+    return False
+
+
+def _few_behind(stuck: dict[int, int], evidence: HangEvidence, verdict: HangVerdict) -> bool:
+    """Judge the few ranks of a named group that stand a little before the number in which all others stand."""
+    counts = Counter(stuck.values())
+    common, most = counts.most_common(1)[0]
+    few = sorted(rank for rank, seq in stuck.items() if seq < common)
+    if not few or most < 2 or 2 * len(few) >= len(stuck) or any(seq > common for seq in stuck.values()):
+        return False
+    verdict.verdict, verdict.root_ranks, verdict.seq, verdict.confidence = "missing_rank", few, common, 0.6
+    verdict.waiting = sorted(set(stuck) - set(few))
+    verdict.op = next((one.op for one in evidence.progress if one.op and one.stuck_seq == common), verdict.op)
+    for rank in few:
+        verdict.suspect(rank, 0.6, f"stands at {stuck[rank]}, the others at {common}")
+    return True
 
 
 def _other_operation(evidence: HangEvidence, verdict: HangVerdict, stuck: dict[int, int]) -> bool:
@@ -89,6 +155,8 @@ def _stuck_by_group(evidence: HangEvidence) -> dict[str, dict[int, int]]:
     named = {one.stuck_seq: one.group for one in evidence.progress if one.group}
     stuck: dict[str, dict[int, int]] = {}
     for one in evidence.progress:
+        if not one.global_rank:
+            continue  # a number inside a group is no rank of the job
         seq = one.stuck_seq if one.stuck_seq is not None else one.completed_seq
         if seq is not None:
             ranks = stuck.setdefault(one.group or named.get(seq, ""), {})

@@ -99,10 +99,13 @@ def test_groups_entered_in_different_orders() -> None:
 
 
 def test_all_joined_names_no_rank_but_the_one_not_started() -> None:
+    assert judge(HangEvidence({r: waiting(r, 7, started=True) for r in WORLD})).root_ranks == []
     dumps = {r: waiting(r, 7, started=r != 2) for r in WORLD}
     verdict = judge(HangEvidence(dumps))
-    assert (verdict.verdict, verdict.root_ranks) == ("transfer_stuck", [])
+    assert (verdict.verdict, verdict.root_ranks, verdict.waiting) == ("transfer_stuck", [2], [0, 1, 3])
     assert [one["rank"] for one in verdict.suspects] == [2]
+    halves = judge(HangEvidence({r: waiting(r, 7, started=r < 2) for r in WORLD}))
+    assert halves.root_ranks == []
 
 
 def test_alone_in_an_operation_that_all_others_finished() -> None:

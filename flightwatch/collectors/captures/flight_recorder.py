@@ -1,15 +1,16 @@
 """Flight-recorder dumps of torch's process groups (pickle or JSON), reduced to what a verdict needs.
 
 One file is one rank. The rank stands in the file name, not in the dump (`_dump_9`, `nccl_trace_rank_9`,
-`rank9.json`). Facts that shape the code: on gloo `state` stays "scheduled", so `retired` decides;
-`pg_config` ranks can be a string; send and receive name group-local ranks ("send 0->3").
+`rank9.json`), or in the name of its folder. Facts that shape the code: on gloo `state` stays "scheduled", so
+`retired` decides; `pg_config` ranks can be a string; send and receive name group-local ranks ("send 0->3"); the
+operations of a coalesced batch never leave "scheduled", the entry that closes the batch speaks for them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -20,9 +21,13 @@ from flightwatch.core.vocabulary import process_group_name
 
 #: Unfinished records kept per rank: the oldest decide.
 PENDING_LIMIT = 64
-_RANK_IN_NAME = re.compile(
-    r"(?:rank|dump|trace)[_\-.]?(\d{1,7})(?!\d)|(?<![0-9a-z])(\d{1,7})(?=\.(?:json|pkl|pickle)$|$)", re.I
+#: Where a rank stands in a file name, the surest first ("dump_rank_12_attempt_1" is rank 12).
+_RANK_IN_NAME = (
+    re.compile(r"rank[_\-.=]?(\d{1,7})(?!\d)", re.I),
+    re.compile(r"(?:dump|trace)[_\-.]?(\d{1,7})(?!\d)", re.I),
+    re.compile(r"(?<![0-9a-z])(\d{1,7})(?=(?:\.(?:json|pkl|pickle|pt|bin|gz|xz|zst))*$)", re.I),
 )
+_RANK_OF_FOLDER = re.compile(r"(?<!node_)(?<!local_)rank[_\-.=]?(\d{1,7})", re.I)
 _P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 #: Releases before 2.4 have no groups and call the sequence number seq_id.
 _KEYS = (b"pg_config", b"collective_seq_id", b"pg_status", b"time_discovered_started_ns")
@@ -38,9 +43,13 @@ def recognise(head: bytes) -> bool:
 
 def rank_of_name(name: str) -> int | None:
     """Return the rank in a dump's file name; None when there is none."""
-    base = name.rsplit("/", 1)[-1]
-    found = list(_RANK_IN_NAME.finditer(base))
-    return int(found[-1].group(1) or found[-1].group(2)) if found else None
+    folder, _, base = re.sub(r"[!\\]", "/", name).rpartition("/")
+    for pattern in _RANK_IN_NAME:
+        found = pattern.findall(base)
+        if found:
+            return int(found[-1])
+    in_folder = next(filter(None, map(_RANK_OF_FOLDER.fullmatch, reversed(folder.split("/")))), None)
+    return int(in_folder.group(1)) if in_folder else None
 
 
 def parse_dump(data: bytes, rank: int) -> RankDump:
@@ -62,9 +71,10 @@ def parse_dump(data: bytes, rank: int) -> RankDump:
     dump = RankDump(rank, "ok" if document.get("entries") else "empty")
     dump.members = groups.members
     ids: dict[str, str] = {}
-    for entry in document.get("entries") or ():
-        if isinstance(entry, dict):
-            _add(dump, groups, entry, ids)
+    entries = [entry for entry in document.get("entries") or () if isinstance(entry, dict)]
+    closed = _closed_batches(entries)
+    for entry in entries:
+        _add(dump, groups, entry, ids, closed)
     _add_status(dump, document.get("pg_status"), ids)
     del dump.pending[PENDING_LIMIT:]  # a dump lists its entries oldest first
     return dump
@@ -114,8 +124,12 @@ def _ranks(value: Any) -> tuple[int, ...]:
     if isinstance(value, str):
         return _ranks_of_text(value)
     if isinstance(value, (list, tuple)):
-        return tuple(sorted(int(rank) for rank in value if isinstance(rank, int)))
+        return tuple(sorted({int(rank) for rank in value if isinstance(rank, int) or _is_number(rank)}))
     return ()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
 
 
 @lru_cache(maxsize=4096)
@@ -128,7 +142,37 @@ def _group_name(desc: str, ranks: tuple[int, ...]) -> str:
     return process_group_name(desc, ranks)
 
 
-def _add(dump: RankDump, groups: _Groups, entry: Mapping[str, Any], ids: dict[str, str]) -> None:
+def _batch_of(entry: Mapping[str, Any]) -> tuple[str, bool, int] | None:
+    """Return what the entries of one coalesced batch share: group, kind and sequence number."""
+    p2p = bool(entry.get("is_p2p"))
+    seq = _whole(entry.get("p2p_seq_id" if p2p else "collective_seq_id"))
+    place = entry.get("process_group", entry.get("pg_id"))
+    return None if seq is None else (_word(place[0] if isinstance(place, (list, tuple)) and place else place), p2p, seq)
+
+
+def _closed_batches(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, bool, int], bool]:
+    """Return the batches that an entry "coalesced" closes, and whether that one has finished."""
+    closed: dict[tuple[str, bool, int], bool] = {}
+    for entry in entries:
+        name = entry.get("profiling_name")
+        if isinstance(name, str) and name.endswith("coalesced"):
+            batch = _batch_of(entry)
+            if batch is not None:
+                closed[batch] = _is_done(entry)
+    return closed
+
+
+def _is_done(entry: Mapping[str, Any]) -> bool:
+    return entry.get("retired") is True or entry.get("state") == "completed"
+
+
+def _add(
+    dump: RankDump,
+    groups: _Groups,
+    entry: Mapping[str, Any],
+    ids: dict[str, str],
+    closed: Mapping[tuple[str, bool, int], bool],
+) -> None:
     place = entry.get("process_group", entry.get("pg_name"))
     op = (_word(entry.get("profiling_name")) or "unknown").split(":", 1)[-1]
     p2p = bool(entry.get("is_p2p")) or op.startswith(("send ", "recv "))
@@ -143,7 +187,11 @@ def _add(dump: RankDump, groups: _Groups, entry: Mapping[str, Any], ids: dict[st
     seq = _whole(entry.get("p2p_seq_id" if p2p else "collective_seq_id", entry.get("seq_id")))
     if seq is None:
         return
-    done = entry.get("retired") is True or entry.get("state") == "completed"
+    batch = _batch_of(entry)
+    done = _is_done(entry) or (batch is not None and closed.get(batch, False))
+    created_ns = _whole(entry.get("time_created_ns"))
+    if created_ns is not None:
+        dump.newest_ns = max(created_ns, dump.newest_ns or 0)
     if not p2p:
         dump.reached[group] = max(seq, dump.reached.get(group, seq))
         if done:

@@ -10,13 +10,14 @@ from flightwatch.collectors.captures import flight_recorder
 from flightwatch.collectors.captures.base import DOCUMENT_LIMIT, Lines
 from flightwatch.collectors.captures.comm.library import LibraryLine
 from flightwatch.collectors.captures.comm.lines import CommLines
-from flightwatch.collectors.captures.comm.ras import NcclRas, RasReport, parse_report, report_of_json
+from flightwatch.collectors.captures.comm.ras import NcclRas, RasCommunicator, RasReport, parse_report, report_of_json
 from flightwatch.collectors.captures.comm.stacks import PySpyDump, StackDump, parse_stacks, stacks_of_json
 from flightwatch.collectors.captures.comm.watchdog import WatchdogLine
 from flightwatch.collectors.captures.log_prefix import split
 from flightwatch.core.errors import BadRecord
 from flightwatch.core.hang_evidence import (
     AbsentRank,
+    CallMismatch,
     HangEvidence,
     ProgressReport,
     RankDump,
@@ -33,6 +34,16 @@ RETRIES_EXCEEDED = ("12", "13")
 _DESYNC = re.compile(
     r"\[([\d, ]{1,4000})\] (?:finished collective #\d{1,20},? but didn't join|didn't join) collective #(\d{1,20})"
 )
+_BARRIER = re.compile(r"\b[Rr]anks? (\d{1,7}(?:, ?\d{1,7}){0,500}) failed to pass monitoredBarrier")
+_UNIQUE_ID = re.compile(r"\[(\d{1,7})\] is setting up \w{3,6} communicator and retrieving \w{1,20} from \[(\d{1,7})\]")
+_FINGERPRINT = (
+    r"Rank (\d{1,7}) is running (?:\w{1,20} )?collective: CollectiveFingerPrint\(SequenceNumber=(\d{1,20}), ?"
+    r"OpType=(\w{1,60})(?:, ?TensorShape=\[([\d, ]{0,200})\])?"
+)
+_DIFFERENT = re.compile(_FINGERPRINT + r".{0,2000}?but " + _FINGERPRINT)
+#: Words that stand in every line which torch itself writes about ranks that did not come.
+_OWN_WORDS = ("collective #", "monitoredBarrier", "is setting up ", "CollectiveFingerPrint")
+_RANK_OF_FILE = re.compile(r"(?<!node_)(?<!local_)(?<!node)(?<!local)rank[_\-.]?(\d{1,7})", re.I)
 _JOINED = re.compile(r"\[([\d, ]{1,4000})\] joined but didn't finish collective #\d{1,20}")
 
 
@@ -70,7 +81,7 @@ class HangFiles:
         elif PySpyDump().recognise(head):
             found = self._stacks(name, stream, head)
         else:
-            found = b"\0" not in head and self._log(stream)  # a log is text
+            found = b"\0" not in head and self._log(name, stream)  # a log is text
         self.recognised += found
         return found
 
@@ -87,7 +98,8 @@ class HangFiles:
             self.notes.append((name, Note("error", error.where, error.reason)))
             dump = RankDump(rank, "unreadable")
         known = self._dumps.get(rank)
-        if known is None or known.status != "ok":
+        # Of several dumps of one rank (attempts, repeated captures) the newest tells the end.
+        if known is None or (dump.status == "ok", dump.newest_ns or 0) > (known.status == "ok", known.newest_ns or 0):
             self._dumps[rank] = dump
         return True
 
@@ -104,19 +116,9 @@ class HangFiles:
 
     def _take_report(self, report: RasReport) -> None:
         for comm in report.communicators:
-            counted = sorted((group for group in comm.groups if group.operation is not None), key=lambda one: one.size)
-            if len(counted) >= 2 and comm.size and counted[0].ranks and counted[0].operation != counted[-1].operation:
-                listed = tuple(sorted(rank for rank in counted[0].ranks if rank < comm.size))
-                self.evidence.ras.append(
-                    RasMismatch(
-                        comm.name,
-                        comm.collective or "",
-                        listed,
-                        counted[0].operation or 0,
-                        counted[-1].operation or 0,
-                        comm.size,
-                    )
-                )
+            mismatch = _mismatch(comm)
+            if mismatch is not None:
+                self.evidence.ras.append(mismatch)
             for rank in comm.missing:
                 if comm.size is None or rank < comm.size:  # the report can print garbage ranks
                     source = f"RAS has no data from it in communicator {comm.name}"
@@ -143,42 +145,64 @@ class HangFiles:
             self.notes.append((name, Note("error", "", f"not valid JSON: {error}")))
             return None
 
-    def _log(self, stream: BinaryIO) -> bool:
-        before = len(self.evidence.progress) + len(self.evidence.faults) + len(self.evidence.absent)
+    def _log(self, name: str, stream: BinaryIO) -> bool:
+        before = self._count()
+        named = _RANK_OF_FILE.findall(name.replace("!", "/").rsplit("/", 1)[-1])
+        writer = int(named[0]) if len(named) == 1 else None
         reader = CommLines(CaptureContext())
         lines = Lines(stream)
         said = False
         for number, text in lines:
-            if "collective #" in text:
-                self._take_desync(text)
+            if any(words in text for words in _OWN_WORDS):
+                self._take_own_words(text)
             for _, item, _ in reader.objects(number, split(text)):
                 said = True
                 if isinstance(item, WatchdogLine):
-                    self._take_watchdog(item)
+                    self._take_watchdog(item, writer)
                 else:
                     self._take_library(item)
-        return said or before < len(self.evidence.progress) + len(self.evidence.faults) + len(self.evidence.absent)
+        return said or before < self._count()
 
-    def _take_desync(self, text: str) -> None:
-        """Take torch's own report of ranks that did not join."""
+    def _count(self) -> int:
+        found = self.evidence
+        return len(found.progress) + len(found.faults) + len(found.absent) + len(found.mismatches)
+
+    def _take_own_words(self, text: str) -> None:
+        """Take torch's own reports of ranks that did not join, or that called something else."""
+        for match in _BARRIER.finditer(text):
+            for rank in _ranks(match.group(1)):
+                self.evidence.absent.append(
+                    AbsentRank(rank, None, (), "torch says that it failed to pass monitoredBarrier")
+                )
+        for match in _UNIQUE_ID.finditer(text):
+            waits, wanted = int(match.group(1)), int(match.group(2))
+            source = "others wait for it to set up their communicator"
+            self.evidence.absent.append(AbsentRank(wanted, None, (waits,), source))
+        for match in _DIFFERENT.finditer(text):
+            one, seq, op, shape, other, _, other_op, other_shape = match.groups()
+            self.evidence.mismatches.append(
+                CallMismatch((int(one), op, shape or ""), (int(other), other_op, other_shape or ""), int(seq))
+            )
         waiting = tuple(rank for match in _JOINED.finditer(text) for rank in _ranks(match.group(1)))
         for match in _DESYNC.finditer(text):
             for rank in _ranks(match.group(1)):
                 source = f"torch's desync report says that it did not join collective {match.group(2)}"
                 self.evidence.absent.append(AbsentRank(rank, int(match.group(2)), waiting, source))
 
-    def _take_watchdog(self, line: WatchdogLine) -> None:
-        rank = line.rank if line.rank is not None else line.group_rank
-        if rank is None:
-            return
+    def _take_watchdog(self, line: WatchdogLine, writer: int | None) -> None:
+        """Take one line of a file whose name tells the rank `writer`, where it does."""
+        known = line.rank if line.rank is not None else writer
+        rank = known if known is not None else line.group_rank
         if line.kind == "stuck":
             text = "its watchdog thread got stuck" + (f" for {line.stuck_s} s" if line.stuck_s else "")
-            self.evidence.faults.append(RankFault("host", rank, text))
+            self.evidence.faults.append(RankFault("host", known, text))
+        elif rank is None:
+            return
         elif line.kind in ("timeout", "status"):
             self.evidence.progress.append(
                 ProgressReport(
                     rank=rank,
-                    global_rank=line.rank is not None,
+                    global_rank=known is not None,
                     group=line.group_desc or (f"PG {line.group_id}" if line.group_id else ""),
                     op=line.op or "",
                     stuck_seq=line.seq,
@@ -205,6 +229,29 @@ class HangFiles:
         elif line.code.endswith(":ib_completion") and line.attrs.get("status") in RETRIES_EXCEEDED:
             peer = f" toward {line.attrs['peer']}" if "peer" in line.attrs else ""
             self.evidence.faults.append(RankFault("link", rank, f"{line.attrs['meaning']}{peer}"))
+
+
+def _mismatch(comm: RasCommunicator) -> RasMismatch | None:
+    """Return who launched least and who launched most; None where that cannot be told.
+
+    The report lists the ranks of the smaller groups, which can be those ahead.
+    """
+    counted = sorted(
+        (group for group in comm.groups if group.operation is not None), key=lambda one: one.operation or 0
+    )
+    if len(counted) < 2 or not comm.size or counted[0].operation == counted[-1].operation:
+        return None
+    least, most = counted[0], counted[-1]
+    behind = least.ranks if len(least.ranks) >= least.size else []
+    others = [rank for group in counted[1:] for rank in group.ranks]
+    if behind:
+        listed, listed_seq, other_seq = behind, least.operation, most.operation
+    elif others:
+        listed, listed_seq, other_seq = others, most.operation, least.operation
+    else:
+        return None
+    ranks = tuple(sorted({rank for rank in listed if rank < comm.size}))
+    return RasMismatch(comm.name, comm.collective or "", ranks, listed_seq or 0, other_seq or 0, comm.size)
 
 
 def _ranks(text: str) -> list[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 from typing import Any, NoReturn
 
 from flightwatch.core.errors import BadRecord
@@ -25,6 +26,17 @@ _SIZED = {b"U": 1, b"T": 4, b"X": 4, b"\x8c": 1, b"\x8d": 8, b"C": 1, b"B": 4, b
 _FIXED_BY_BYTE = {code[0]: size + 1 for code, size in _FIXED.items()}
 _SIZED_BY_BYTE = {code[0]: size for code, size in _SIZED.items()}
 _LONG_PUT, _STOP = ord("r"), ord(".")
+#: Opcodes of a fixed length that need no further look, as many as follow each other: one match instead of a loop.
+_RUN = re.compile(
+    b"(?:"
+    + b"|".join(
+        b"[" + b"".join(re.escape(code) for code in _FIXED if _FIXED[code] == size and code not in (b"r", b".")) + b"]"
+        + b"." * size
+        for size in sorted(set(_FIXED.values()))
+    )
+    + b")+",
+    re.DOTALL,
+)  # fmt: skip
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -43,9 +55,13 @@ def scan(data: bytes) -> None:
     BadRecord: an opcode that is not plain data, a memo index that no file of this size can need, or a cut file.
     """
     position, end = 0, len(data)
-    fixed, sized = _FIXED_BY_BYTE.get, _SIZED_BY_BYTE
+    fixed, sized, run_at = _FIXED_BY_BYTE.get, _SIZED_BY_BYTE, _RUN.match
     memo_limit = end // 4  # an object that is kept for reuse takes four bytes at least
     while position < end:
+        run = run_at(data, position)
+        if run is not None:
+            position = run.end()
+            continue
         code = data[position]
         size = fixed(code)
         if size is not None:
