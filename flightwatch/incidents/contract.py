@@ -140,15 +140,36 @@ class Outcome:
     undo: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What a scheduler says of one node.
+
+    Attributes
+    ----------
+    usable: up and taking work. out: taking no new work, whoever wanted that. ours: out with Flightwatch's mark.
+    why: the scheduler's reason, "" when it gives none.
+    """
+
+    usable: bool
+    out: bool
+    ours: bool = False
+    why: str = ""
+
+
 @runtime_checkable
 class Actuator(Protocol):
-    """One way to take a node out of work and to bring it back."""
+    """One way to take a node out of work and to bring it back, or to change a live job.
+
+    Attributes
+    ----------
+    name: for outcomes. kinds: of the actions it can do.
+    """
 
     name: str
     kinds: Sequence[str]
 
     def apply(self, request: ActionRequest) -> Outcome:
-        """Do it; never raises for what the scheduler can do."""
+        """Do it, or find that it is done already; never raises for what the scheduler can do."""
 
-    def is_out(self, node: str) -> bool | None:
-        """Say whether the node takes no new work; None when the scheduler does not say."""
+    def nodes(self) -> Mapping[str, NodeView] | None:
+        """Return what the scheduler says of every node; None when it does not say, or does not answer."""
