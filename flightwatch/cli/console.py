@@ -12,12 +12,16 @@ from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.logs import configure
 from flightwatch.core.vocabulary import ExitCode
+from flightwatch.dashboard.access.control import AccessControl
+from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
+from flightwatch.pipeline.control.database import open_control
+from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.status import StatusProbe
 from flightwatch.pipeline.store.client import open_store
 from flightwatch.pipeline.store.migrate import wait_until_migrated
@@ -47,8 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     clock = SystemClock()
     with ExitStack() as stack:
         bound = bind_port(
-            host, console.port if arguments.port is None else arguments.port, trust_network=trusted, next_free=False
-        )
+            host, console.port if arguments.port is None else arguments.port, trust_network=trusted, next_free=False,
+            login=settings.section(AccessSettings).login_required,
+        )  # fmt: skip
         stack.callback(bound.close)
         bus = open_bus(common.bus_url, settings.section(BusSettings), clock)
         stack.callback(bus.close)
@@ -56,11 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
         stack.callback(store.close)
         if not wait_until_migrated(store, stop):
             return ExitCode.DONE
+        control = open_control(common.control_url, settings.section(ControlSettings))
+        stack.callback(control.close)
+        access = AccessControl(settings.section(AccessSettings), control, loopback_only=is_loopback(host))
         probe = StatusProbe(
             bus, store, clock, cluster=common.cluster, folder=store.folder, components=_no_components,
             bus_settings=settings.section(BusSettings),
         )  # fmt: skip
-        app = create_app(Services(store, probe, lambda: None), loopback_only=is_loopback(host))
+        services = Services(store, probe, lambda: None, control, access)
+        app = create_app(services, loopback_only=is_loopback(host))
         server = HttpServer("console", app, bound)
         server.start()
         stack.callback(server.stop)

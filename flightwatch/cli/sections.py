@@ -33,6 +33,7 @@ SERVER_SECTIONS: dict[str, str] = {
     "ingest": "flightwatch.pipeline.ingest.settings:IngestSettings",
     "detect": "flightwatch.pipeline.detection.settings:DetectSettings",
     "profiles": "flightwatch.pipeline.profiles.settings:ProfilesSettings",
+    "access": "flightwatch.dashboard.access.settings:AccessSettings",
     "console": "flightwatch.dashboard.settings:ConsoleSettings",
     "outgoing": "flightwatch.incidents.outgoing:OutgoingSettings",
 }

@@ -24,6 +24,8 @@ from flightwatch.core.errors import FlightwatchError
 from flightwatch.core.logs import configure
 from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
+from flightwatch.dashboard.access.control import AccessControl
+from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.api.local import create_local_app
 from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loopback
@@ -99,8 +101,9 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     stack.callback(lock.release)
     console = settings.section(ConsoleSettings)
     bound = bind_port(
-        console.host, console.port if arguments.port is None else arguments.port, trust_network=console.trust_network
-    )
+        console.host, console.port if arguments.port is None else arguments.port,
+        trust_network=console.trust_network, login=settings.section(AccessSettings).login_required,
+    )  # fmt: skip
     stack.callback(bound.close)
 
     bus, control, store = _open(stack, settings, common, clock)
@@ -134,7 +137,8 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
             return f"ingest is {worker.state}"
         return None if probe()["lag_seconds"] is not None else "the bus does not answer"
 
-    services = Services(store, probe, missing)
+    access = AccessControl(settings.section(AccessSettings), control, loopback_only=is_loopback(console.host))
+    services = Services(store, probe, missing, control, access)
     for part in (worker, detect, profiles):
         part.start()
         stack.callback(part.stop, DRAIN_SECONDS)

@@ -19,6 +19,9 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from flightwatch import __version__
+from flightwatch.dashboard.access.control import AccessControl
+from flightwatch.dashboard.access.gate import Gate
+from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.api.health import router
 from flightwatch.dashboard.bodies import WholeBody
 from flightwatch.dashboard.pages import machine
@@ -44,7 +47,9 @@ def create_app(services: Services, *, loopback_only: bool) -> FastAPI:
     loopback_only: refuse requests whose Host header names another machine (DNS rebinding).
     """
     app = FastAPI(title="Flightwatch", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    access = services.access or AccessControl(AccessSettings(), services.control, loopback_only=loopback_only)
     app.include_router(router(services))
+    app.add_middleware(Gate, access=access)
 
     @app.middleware("http")
     async def protect(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:

@@ -79,18 +79,26 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def bind_port(host: str, port: int, *, trust_network: bool, next_free: bool = True) -> socket.socket:
+def bind_port(
+    host: str, port: int, *, trust_network: bool, next_free: bool = True, login: bool = False
+) -> socket.socket:
     """Bind the console's port, or the next free one.
+
+    Parameters
+    ----------
+    trust_network: everybody who reaches the port may read everything.
+    login: everybody must log in or send a token (`AccessSettings.login_required`).
 
     Raises
     ------
-    ConfigError: not a port; the address is not a loopback address and the network is not declared trusted; the address
-        is not one of this machine; no port is free.
+    ConfigError: not a port; the address is not a loopback address, there is no login and the network is not declared
+        trusted; the address is not one of this machine; no port is free.
     """
-    if not is_loopback(host) and not trust_network:
+    if not is_loopback(host) and not (login or trust_network):
         raise ConfigError(
             f"console.host = {host} would show everything to everyone who can reach it, because there is no login:"
-            " listen on 127.0.0.1, or declare the network trusted with console.trust_network = true"
+            " listen on 127.0.0.1, set up a login in [access], or declare the network trusted with"
+            " console.trust_network = true"
         )
     if not 1 <= port <= 65535:
         raise ConfigError(f"console.port = {port} is not a port: 1 to 65535")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flightwatch.dashboard.access.control import AccessControl
+from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.store.client import Store
 
 #: A JSON-ready picture of the running instance (see pipeline.status).
@@ -21,8 +23,12 @@ class Services:
     store: reads of measurements and history; thread-safe.
     status: returns the present state of the instance; must answer within a second.
     ready: returns None when the instance can serve, else one sentence saying what is missing.
+    control: incidents, people, tokens and what else is decided; None: nothing can be written.
+    access: who is who; None: everybody on loopback is the local administrator.
     """
 
     store: Store
     status: Callable[[], Status]
     ready: Callable[[], str | None]
+    control: Control | None = None
+    access: AccessControl | None = None

@@ -11,8 +11,11 @@ from flightwatch.core.settings import setting
 class ConsoleSettings:
     """Where the console listens."""
 
-    host: str = setting("127.0.0.1", "address to listen on; anything but a loopback address needs trust_network")
+    host: str = setting(
+        "127.0.0.1", "address to listen on; beyond loopback it needs a login ([access]) or trust_network"
+    )
     port: int = setting(8080, "port; when it is taken, the next free one", minimum=1)
     trust_network: bool = setting(
-        False, "listen beyond this machine without a login: only where everyone who can reach it may read everything"
+        False,
+        "listen beyond this machine without a login: who can reach it reads everything, changes nothing",
     )

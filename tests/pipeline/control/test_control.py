@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import stat
 import threading
 from collections.abc import Callable
@@ -10,6 +12,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
+import flightwatch.pipeline.control
 from flightwatch.core.clock import Clock, ManualClock
 from flightwatch.core.errors import ConfigError, StaleGeneration, TransientError
 from flightwatch.pipeline.control.database import Control, open_control
@@ -209,6 +212,9 @@ def test_odd_names_and_keys_are_refused(open_another: Another, node: str, key: s
 
 
 def test_migrations_make_what_the_schema_says(open_another: Another) -> None:
+    for module in pkgutil.iter_modules(flightwatch.pipeline.control.__path__):
+        if module.name.startswith("schema"):
+            importlib.import_module(f"flightwatch.pipeline.control.{module.name}")
     control = open_another(None)
     with control.transaction() as connection:
         differences = compare_metadata(MigrationContext.configure(connection), METADATA)
