@@ -11,6 +11,7 @@ from pathlib import Path
 
 from flightwatch.cli.agent import receiver_settings
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.demo_cluster import DemoCluster
 from flightwatch.cli.demo_job import DemoJob
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
@@ -66,7 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", help="folder of all data (default: flightwatch.data_dir)")
     parser.add_argument("--port", type=int, help="port of the console, or the next free one (default: console.port)")
     parser.add_argument("--no-agent", action="store_true", help="do not collect on this machine")
-    parser.add_argument("--demo", action="store_true", help="also run a small training job with one slow rank")
+    parser.add_argument(
+        "--demo", action="store_true", help="also a small training job and a simulated cluster, both with faults"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -80,6 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     when_asked_to_stop(stop.set)
     with ExitStack() as stack:
         url = _start(stack, settings, common, arguments)
+        if arguments.demo:
+            cluster = DemoCluster(common, arguments.config)
+            print(cluster.start(), flush=True)
+            stack.callback(cluster.stop)
         if arguments.demo and not arguments.no_agent:
             job = DemoJob(receiver_settings(settings, common).socket, Path(common.data_dir))
             print(job.start(), flush=True)

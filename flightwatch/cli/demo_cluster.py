@@ -1,0 +1,61 @@
+"""The simulated cluster that `flightwatch up --demo` starts beside itself: a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.instance import child_environment
+
+log = logging.getLogger(__name__)
+
+GPUS = 1024
+#: Healthy past: what detectors compare with.
+HISTORY_SECONDS = 900
+STOP_SECONDS = 15.0
+
+
+class DemoCluster:
+    """`flightwatch simulate` as a child process with the bus of this instance.
+
+    Parameters
+    ----------
+    config: the configuration file this instance was given, None without one.
+    """
+
+    def __init__(self, common: CommonSettings, config: str | None) -> None:
+        self._command = [
+            sys.executable, "-m", "flightwatch.cli", "simulate", "--gpus", str(GPUS), "--history",
+            str(HISTORY_SECONDS), "--parent", str(os.getpid()), *(["--config", config] if config else []),
+        ]  # fmt: skip
+        self._environment = child_environment(common) | {"FLIGHTWATCH_FLIGHTWATCH_CONTROL": common.control_url}
+        self._output = Path(common.data_dir) / "demo_cluster.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> str:
+        """Start it; return one line about it."""
+        with self._output.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        return f"simulated cluster 'sim': {GPUS} GPUs, three faults within a minute; its output is in {self._output}"
+
+    def stop(self) -> None:
+        """End it: it tells that its jobs have ended, so that nobody waits for them."""
+        process = self._process
+        if process is None:
+            return
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        elif process.returncode:
+            log.warning("the demo's simulated cluster had ended with exit code %s", process.returncode)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
