@@ -13,7 +13,7 @@ finding: a change is. Four tests read the deviations:
   but stays;
 - level: a rank far from its role peers from the start (needs peers; healthy chips differ, so only
   far outliers);
-- recurrence: bursts of at least two steps above the rank's own level, several times, more often than
+- recurrence: bursts of at least three steps above the rank's own level, several times, more often than
   at any peer (single steps on a schedule are logging or evaluation, not hardware).
 
 Shape letters: S steps, T blocks, R ranks, G groups.
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from flightwatch.detectors.bursts import BurstLimits, recurring_bursts
 from flightwatch.detectors.grouped import (
     MAD_TO_SIGMA,
     BoolArray,
@@ -36,7 +37,6 @@ from flightwatch.detectors.grouped import (
     running_total,
     sorted_median,
     trailing_mean,
-    trailing_sum,
 )
 from flightwatch.detectors.layout import MINIMUM_PEERS
 
@@ -62,7 +62,8 @@ class DriftThresholds:
     cusum_log_odds: evidence at which the accumulation speaks (natural logarithm of the odds).
     cusum_effect: smallest mean deviation over the accumulating blocks that counts.
     level_z, level_effect, level_floor: the level test; the floor is what healthy chips differ by.
-    recurrence_bursts, recurrence_effect, recurrence_z: the recurrence test over `recurrence_window` blocks.
+    recurrence_bursts, recurrence_effect, recurrence_z: the recurrence test over `recurrence_window` blocks: how many
+    bursts, how high (effect, and scatters of one step).
     baseline_blocks: blocks that make the first baseline. minimum_blocks: no change test before.
     """
 
@@ -82,8 +83,8 @@ class DriftThresholds:
     level_effect: float = 0.03
     level_floor: float = 0.01
     recurrence_bursts: int = 3
-    recurrence_effect: float = 0.03
-    recurrence_z: float = 3.8
+    recurrence_effect: float = 0.025
+    recurrence_z: float = 1.6
     recurrence_window: int = 40
     baseline_blocks: int = 12
     minimum_blocks: int = 5
@@ -123,7 +124,8 @@ class Deviations:
     shared_TR: how the group's median itself changed since the first blocks (what centring took off).
     sigma_TR: scatter of one block of that rank. inflation: how much more means of 8 blocks scatter than
     independent blocks would (drifting noise), >= 1.
-    second_TR: second longest step of each block minus own level, for the recurrence test.
+    centred_SR, usual_TR: values less what is common to a step, and the rank's own level per block: the recurrence
+    test reads steps.
     """
 
     own_TR: FloatArray
@@ -132,7 +134,8 @@ class Deviations:
     common_TG: FloatArray
     sigma_TR: FloatArray
     inflation: float
-    second_TR: FloatArray
+    centred_SR: FloatArray
+    usual_TR: FloatArray
 
 
 def deviations(
@@ -150,13 +153,14 @@ def deviations(
     if centre_steps:
         medians_SG = groups.medians(values_SR)
         values_SR = values_SR - groups.to_ranks(medians_SG)
-        level_TG, _ = block_medians(medians_SG)
+        level_TG = block_medians(medians_SG)
         shared_TR = groups.to_ranks(level_TG - sorted_median(level_TG[: limits.baseline_blocks].T))
-    blocks_TR, second_TR = block_medians(values_SR)
+    blocks_TR = block_medians(values_SR)
     own_TR, sigma_TR, base_TR, common_TG = _follow(blocks_TR, compared, limits)
     level_TR = blocks_TR - groups.to_ranks(groups.medians(blocks_TR))
-    second_TR = second_TR - base_TR - compared.to_ranks(common_TG)
-    return Deviations(own_TR, level_TR, shared_TR, common_TG, sigma_TR, _inflation(own_TR, sigma_TR), second_TR)
+    inflation = _inflation(own_TR, sigma_TR)
+    usual_TR = base_TR + compared.to_ranks(common_TG)
+    return Deviations(own_TR, level_TR, shared_TR, common_TG, sigma_TR, inflation, values_SR, usual_TR)
 
 
 def _follow(
@@ -261,7 +265,13 @@ def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level:
         _accumulate(dev, means, limits, effect, score, path)
     if with_level:
         _levels(dev, groups, limits, effect, score, path)
-    _recurrences(dev, limits, effect, score, path)
+    bursts = recurring_bursts(
+        dev.own_TR, dev.sigma_TR, dev.centred_SR, dev.usual_TR, dev.inflation,
+        BurstLimits(limits.minimum_blocks, limits.recurrence_bursts, limits.recurrence_effect, limits.recurrence_z,
+                    limits.recurrence_window),
+    )  # fmt: skip
+    if bursts is not None:
+        _mark(bursts.on_TR, bursts.height_TR, bursts.score_TR, 8, effect, score, path)
     return Alarms(path > 0, effect, score, path)
 
 
@@ -358,32 +368,3 @@ def _levels(
         after, means_TR, z_TR = np.zeros(path.shape, dtype=bool), np.zeros_like(effect), np.zeros_like(score)
         after[asked + 1], means_TR[asked + 1], z_TR[asked + 1] = far, mean, z
         _mark(after, means_TR, z_TR, 4, effect, score, path)
-
-
-def _recurrences(
-    dev: Deviations, limits: DriftThresholds, effect: FloatArray, score: FloatArray, path: np.ndarray
-) -> None:
-    # Scatter of one step from the scatter of the median of five.
-    step_sigma = dev.sigma_TR * np.float32(np.sqrt(BLOCK) / 1.2)
-    with np.errstate(invalid="ignore"):
-        high = (dev.second_TR > limits.recurrence_effect) & (dev.second_TR > 4 * step_sigma)
-        high |= (dev.own_TR > limits.recurrence_effect) & (dev.own_TR > limits.recurrence_z * dev.sigma_TR)
-    high[: limits.minimum_blocks] = False
-    starts = high.copy()
-    starts[1:] &= ~high[:-1]
-    bursts = trailing_sum(starts.astype(np.int32), limits.recurrence_window)
-    if bursts.max(initial=0) < limits.recurrence_bursts:
-        return
-    everyone = np.sort(bursts, axis=1)
-    ranks = bursts.shape[1]
-    # The usual number of bursts, without the worst fifth: more than one suspect is possible.
-    usual = everyone[:, : max(1, int(0.8 * ranks))].mean(axis=1)[:, None]
-    expected = np.maximum(usual, 0.05)
-    where = high & (bursts >= limits.recurrence_bursts) & (stats.poisson.sf(bursts - 1, expected) < 1e-4)
-    if ranks < 2 or not where.any():
-        return
-    window = limits.recurrence_window
-    count = np.maximum(trailing_sum(high.astype(np.int32), window), 1)
-    mean = trailing_sum(np.where(high, dev.second_TR, 0.0), window) / count
-    z = (bursts - expected) / np.sqrt(expected)
-    _mark(where, mean.astype(np.float32), z.astype(np.float32), 8, effect, score, path)

@@ -103,39 +103,48 @@ class Groups:
         return np.asarray(values_xG[..., self.of_rank_R])
 
 
-def block_medians(values_SR: FloatArray, block: int = 5) -> tuple[FloatArray, FloatArray]:
-    """Return median and second largest over consecutive blocks of five steps, both [T, R].
+def block_medians(values_SR: FloatArray, block: int = 5) -> FloatArray:
+    """Return the median over consecutive blocks of five steps, [T, R].
 
-    A single long step (garbage collection, evaluation) moves neither. An incomplete last block is left
-    out. Blocks with unknown steps use the known ones.
+    A single long step (garbage collection, evaluation) does not move it. An incomplete last block is left
+    out. Blocks with unknown steps use the known ones; one known step of five says nothing.
     """
     steps, ranks = values_SR.shape
     blocks = steps // block
     cut = values_SR[: blocks * block].reshape(blocks, block, ranks)
-    median, second = _order_of_five(*(cut[:, i] for i in range(block)))
+    median = _middle_of_five(*(cut[:, i] for i in range(block)))
     holes = np.isnan(median)
     if holes.any():
         at_block, at_rank = np.nonzero(holes)
         some = np.sort(cut[at_block, :, at_rank], axis=-1)
         known = np.count_nonzero(~np.isnan(some), axis=-1)
-        # One step of five says nothing about a block.
         median[holes] = np.where(known >= 2, sorted_median(some), np.nan)
-        second[holes] = np.take_along_axis(some, np.maximum(known - 2, 0)[:, None], -1)[:, 0]
-    return median, second
+    return median
 
 
-def _order_of_five(
-    a: FloatArray, b: FloatArray, c: FloatArray, d: FloatArray, e: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Median and second largest by a comparison network over whole arrays; NaN in, NaN out."""
+def _middle_of_five(a: FloatArray, b: FloatArray, c: FloatArray, d: FloatArray, e: FloatArray) -> FloatArray:
+    """Median by a comparison network over whole arrays; NaN in, NaN out."""
     a, b = np.minimum(a, b), np.maximum(a, b)
     c, d = np.minimum(c, d), np.maximum(c, d)
-    # Of the two pair maxima the larger is first or second; of the two minima the smaller is out.
-    low, high = np.maximum(a, c), np.maximum(b, d)
-    rest = np.minimum(b, d)
-    below, above = np.minimum(low, rest), np.maximum(low, rest)
-    # Sorted so far: (smallest), below, above, high; e is inserted.
-    return np.maximum(below, np.minimum(above, e)), np.maximum(above, np.minimum(high, e))
+    # The larger of the two minima and the smaller of the two maxima are next to the middle; e is inserted.
+    low, high = np.maximum(a, c), np.minimum(b, d)
+    below, above = np.minimum(low, high), np.maximum(low, high)
+    return np.maximum(below, np.minimum(above, e))
+
+
+def burst_heights(values_SR: FloatArray, block: int = 5) -> FloatArray:
+    """Return per block the highest run of four consecutive steps that ends in it, [T, R].
+
+    The longest of the four is left out before they are averaged, so that a single long step is no burst. NaN
+    where no four steps in a row are known.
+    """
+    blocks, ranks = len(values_SR) // block, values_SR.shape[1]
+    if not blocks:
+        return np.empty((0, ranks), dtype=values_SR.dtype)
+    padded = np.concatenate([np.full((3, ranks), np.nan, dtype=values_SR.dtype), values_SR[: blocks * block]])
+    pair, most = padded[:-1] + padded[1:], np.maximum(padded[:-1], padded[1:])
+    run = (pair[:-2] + pair[2:] - np.maximum(most[:-2], most[2:])) / 3
+    return np.asarray(np.fmax.reduce(run.reshape(blocks, block, ranks), axis=1))
 
 
 def running_total(values_TR: np.ndarray) -> np.ndarray:

@@ -39,9 +39,10 @@ CANDIDATES = 24
 #: Growth that no place explains is told only when it shows on this share of the ranks.
 WIDESPREAD = 0.25
 #: Growth of everybody's transfers, as share of the step, that is told.
-EVERYWHERE_SHARE = 0.02
-#: A port may complain this much earlier than transfers slow down.
-PORT_SLACK_MS = 300_000
+EVERYWHERE_SHARE = 0.01
+#: A port may complain this much earlier than transfers slow down, and its complaint begin as much later than they
+#: are told, because counters are read more seldom than steps end.
+PORT_SLACK_MS, PORT_LATE_MS = 300_000, 60_000
 #: Blocks between the first alarm and the verdict: the other members of a slow group need time to show.
 PATIENCE = 1
 #: An onset this close to another one belongs to it.
@@ -70,7 +71,7 @@ def link_findings(
 
 
 def _named_by_ports(finding: Finding, ports: list[Finding], run: RunSteps) -> Finding:
-    """Name the one node of the job whose port complained at the time, if there is exactly one."""
+    """Name the one node, link or leaf switch of the job whose ports complained at the time, if there is exactly one."""
     if finding.scope != FindingScope.JOB or finding.detected_at is None or finding.first_seen_at is None:
         return finding
     mine = {node for node in run.layout.node_R if node is not None}
@@ -80,18 +81,37 @@ def _named_by_ports(finding: Finding, ports: list[Finding], run: RunSteps) -> Fi
         if port.state == FindingState.RAISED
         and port.node in mine
         and port.first_seen_at is not None
-        and finding.first_seen_at - PORT_SLACK_MS <= port.first_seen_at <= finding.detected_at
+        and finding.first_seen_at - PORT_SLACK_MS <= port.first_seen_at <= finding.detected_at + PORT_LATE_MS
     ]
-    if len({port.node for port in near}) != 1:
+    nodes = sorted({str(port.node) for port in near})
+    place = _place_of_ports(run, nodes)
+    if place is None:
         return finding
-    port = near[0]
-    evidence = dict(finding.evidence) | {"port": port.summary}
+    evidence = dict(finding.evidence) | {"port": near[0].summary, "ports": len(near)}
+    what = {FindingScope.NODE: "The network adapter or link of", FindingScope.LINK: "The link between"}
+    text = f"{what.get(place.scope, 'Leaf switch')} {' and '.join(place.targets)} is slow: transfers grew as "
     return replace(
-        finding, scope=FindingScope.NODE, node=port.node, targets=(str(port.node),), blames_hardware=True,
-        confidence=0.8, severity=Severity.P3, evidence=evidence,
-        detected_at=max(finding.detected_at, port.detected_at or 0),
-        summary=f"The network adapter or link of {port.node} is slow: transfers grew as its port complained.",
+        finding, scope=place.scope, node=place.node, targets=place.targets, blames_hardware=True,
+        confidence=place.confidence, severity=Severity.P3, evidence=evidence, summary=text + "its ports complained.",
+        detected_at=max(finding.detected_at, min(port.detected_at or 0 for port in near)),
     )  # fmt: skip
+
+
+def _place_of_ports(run: RunSteps, nodes: list[str]) -> _Place | None:
+    """Return what a set of complaining nodes has in common: itself, its leaf switch, or nothing."""
+    if len(nodes) == 1:
+        return _Place(FindingScope.NODE, nodes[0], (nodes[0],), True, 0.8)
+    leaf_R = run.layout.domain.get("leaf_switch", ())
+    of_node = {node: leaf for node, leaf in zip(run.layout.node_R, leaf_R, strict=False) if node is not None}
+    leaves = {of_node.get(node) for node in nodes}
+    if len(leaves) == 1 and None not in leaves:
+        leaf = str(leaves.pop())
+        below = [node for node, name in of_node.items() if name == leaf]
+        if len(nodes) >= 0.6 * len(below):
+            return _Place(FindingScope.LEAF_SWITCH, None, (leaf,), True, 0.8)
+    if len(nodes) == 2:
+        return _Place(FindingScope.LINK, nodes[0], tuple(nodes), True, 0.7)
+    return None
 
 
 def _from_steps(detector: str, version: str, run: RunSteps, channel: Channel, limits: TargetLimits) -> list[Finding]:
@@ -131,7 +151,7 @@ def _everywhere(
         return []
     past = np.abs(np.diff(common[1:]))
     for block in range(16, len(common)):
-        scatter = max(0.002, 1.4826 * float(np.median(past[: block - 4])))
+        scatter = max(0.001, 1.4826 * float(np.median(past[: block - 4])))
         recent = common[block - 3 : block + 1]
         rise = float(recent.min())
         if rise < EVERYWHERE_SHARE or rise < 8 * scatter or not _without_compute(run, block, rise):

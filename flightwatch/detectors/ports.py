@@ -1,4 +1,4 @@
-"""RDMA ports: errors and congestion against peers at equal traffic, and links that go down and come back."""
+"""RDMA ports: errors and congestion against peers at equal traffic, rates that fell, links that go down."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class PortThresholds:
     errors_per_minute, congestion_times: absolute floor of errors; congestion against the peers' usual rate.
     z: distance from peers in robust sigmas of log rates per traffic. hold_s, clear_s: for how long.
     flaps, flap_window_s: how often a link goes down inside the window before it is a flap.
+    rate_share: a link that runs at this share of its own best rate or less is degraded.
     """
 
     errors_per_minute: float = 10.0
@@ -38,6 +39,7 @@ class PortThresholds:
     clear_s: float = 600.0
     flaps: int = 2
     flap_window_s: float = 3600.0
+    rate_share: float = 0.75
 
 
 class PortDetector:
@@ -50,7 +52,8 @@ class PortDetector:
     name = "ports"
     version = "1"
     needs = Needs(
-        {"port_samples": ("ts", "node", "hca", "port", "state", "link_downed_total", "tx_bytes_total", "rx_bytes_total",
+        {"port_samples": ("ts", "node", "hca", "port", "state", "rate_gbps", "link_downed_total", "tx_bytes_total",
+                          "rx_bytes_total",
                           *ERRORS, *CONGESTION)},
         seconds=3600,
     )  # fmt: skip
@@ -63,7 +66,7 @@ class PortDetector:
         grid = grid_of(frames, "port_samples", ("node", "hca", "port"))
         if grid is None or grid.shape[0] < 3:
             return []
-        return [*self._flaps(grid), *self._rates(grid)]
+        return [*self._flaps(grid), *self._degraded(grid), *self._rates(grid)]
 
     def _flaps(self, grid: Grid) -> Iterable[Finding]:
         downs = np.zeros(grid.shape)
@@ -96,6 +99,20 @@ class PortDetector:
             text = "was up and is down"
             yield from self._say(grid, spell, FindingKind.LINK_FLAP, text, 1.0, Severity.P3, {"state": "down"})
 
+    def _degraded(self, grid: Grid) -> Iterable[Finding]:
+        """A link that came back at fewer lanes or a lower speed works, at part of its rate."""
+        rate = grid.column("rate_gbps", forward_cells=1)
+        if rate is None:
+            return
+        best = np.maximum.accumulate(np.nan_to_num(rate), axis=0)
+        low = (rate > 0) & (rate <= self.thresholds.rate_share * best)
+        on, off = cells(self.thresholds.hold_s, grid.interval_s, 2), cells(120.0, grid.interval_s, 2)
+        for spell in spells(low, on, off):
+            now, before = float(rate[spell.said, spell.target]), float(best[spell.said, spell.target])
+            text = f"runs at {now:g} Gbit/s, before at {before:g}"
+            seen: dict[str, object] = {"rate_gbps": now, "before_gbps": before}
+            yield from self._say(grid, spell, FindingKind.RDMA, text, before / now, Severity.P3, seen)
+
     def _rates(self, grid: Grid) -> Iterable[Finding]:
         traffic = self._traffic(grid)
         errors, names = self._sum(grid, ERRORS)
@@ -111,22 +128,34 @@ class PortDetector:
                 seen = {"per_minute": round(rate, 1), "counters": names}
                 score = float(z[spell.said, spell.target])
                 yield from self._say(grid, spell, FindingKind.RDMA, text, score, Severity.P3, seen)
-        congestion, names = self._sum(grid, CONGESTION)
-        if congestion is None:
+        yield from self._congested(grid, traffic, errors)
+
+    def _congested(self, grid: Grid, traffic: FloatArray | None, errors: FloatArray | None) -> Iterable[Finding]:
+        """Each counter apart: marks and ticks of waiting are no common unit."""
+        limits, per_minute = self.thresholds, 60.0 / grid.interval_s
+        on, off = cells(limits.hold_s, grid.interval_s, 2), cells(limits.clear_s, grid.interval_s, 2)
+        counters = {name: np.nan_to_num(grown) for name in CONGESTION if (grown := grid.deltas(name)) is not None}
+        if not counters:
             return
-        z = _against_peers(congestion, traffic)
-        usual = np.nan_to_num(sorted_median(congestion))[:, None]
-        hot = (z > limits.z) & (np.nan_to_num(congestion) > limits.congestion_times * np.maximum(usual, 1.0))
-        hot &= np.nan_to_num(congestion) * per_minute >= 60 * limits.errors_per_minute
+        usual = {name: np.nan_to_num(sorted_median(grown))[:, None] for name, grown in counters.items()}
+        z = {name: _against_peers(grown, traffic) for name, grown in counters.items()}
+        hot = {
+            name: (z[name] > limits.z)
+            & (grown > limits.congestion_times * np.maximum(usual[name], 1.0))
+            & (grown * per_minute >= 60 * limits.errors_per_minute)
+            for name, grown in counters.items()
+        }
+        any_hot = np.logical_or.reduce(list(hot.values()))
         if errors is not None:
-            hot &= ~(np.nan_to_num(errors) * per_minute >= limits.errors_per_minute)
-        for spell in spells(hot, on, off):
-            rate = float(np.nanmean(congestion[spell.begin : spell.said + 1, spell.target])) * per_minute
+            any_hot &= ~(np.nan_to_num(errors) * per_minute >= limits.errors_per_minute)
+        for spell in spells(any_hot, on, off):
+            at = (spell.said, spell.target)
+            name = max(hot, key=lambda one: (bool(hot[one][at]), float(z[one][at])))
+            rate = float(np.nanmean(counters[name][spell.begin : spell.said + 1, spell.target])) * per_minute
             text = f"is congested: {rate:.0f} congestion marks or pauses a minute, its peers "
-            text += f"{float(usual[spell.said, 0]) * per_minute:.0f}"
-            seen = {"per_minute": round(rate, 1), "counters": names}
-            score = float(z[spell.said, spell.target])
-            yield from self._say(grid, spell, FindingKind.RDMA, text, score, Severity.P3, seen)
+            text += f"{float(usual[name][spell.said, 0]) * per_minute:.0f}"
+            seen = {"per_minute": round(rate, 1), "counters": [one for one in hot if hot[one][at]]}
+            yield from self._say(grid, spell, FindingKind.RDMA, text, float(z[name][at]), Severity.P3, seen)
 
     def _sum(self, grid: Grid, names: tuple[str, ...]) -> tuple[FloatArray | None, list[str]]:
         total: FloatArray | None = None

@@ -12,11 +12,13 @@ rank slow from the first step with fewer than four peers, overlapped communicati
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.drift import BLOCK
+from flightwatch.detectors.episodes import LEVEL
+from flightwatch.detectors.host_level import host_episodes
 from flightwatch.detectors.links import link_findings
 from flightwatch.detectors.rank_matrix import RunSteps, runs_of
 from flightwatch.detectors.slow_channels import ChannelLimits, score_channels
@@ -70,6 +72,12 @@ class SlowDetector:
 
     def _of_run(self, run: RunSteps, frames: Frames) -> Iterable[Finding]:
         channels = score_channels(run, self.thresholds.channels)
+        if "compute" in channels:
+            compute = channels["compute"]
+            told = {episode.rank for episode in compute.episodes if episode.path & LEVEL}
+            hosts = [one for one in host_episodes(run, compute) if one.rank not in told]
+            episodes = sorted([*compute.episodes, *hosts], key=lambda one: (one.said, one.rank))
+            channels["compute"] = replace(compute, episodes=episodes)
         scan = TargetScan(self.name, self.version, run, channels, self.thresholds.targets)
         found = scan.findings()
         if "compute" in channels:

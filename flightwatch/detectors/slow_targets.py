@@ -158,6 +158,9 @@ class TargetScan:
         begin = max(0, min(episode.begin, episode.said - 1)) if episode.path != LEVEL else max(0, episode.said - 4)
         recent = values[max(begin, episode.said - 8) : episode.said + 1]
         mean = np.nanmean(np.where(np.isfinite(recent), recent, 0.0), axis=0)
+        if episode.path == LEVEL:
+            # The median of two hosts lies between them; the quicker quarter is where the slow ones should be.
+            mean = mean - channel.role.to_ranks(channel.role.quantiles(mean, 0.25))
         if episode.path == RECURRENCE:
             mean = channel.found.effect_TR[: episode.said + 1].max(axis=0)
         sigma = channel.dev.sigma_TR[episode.said] / np.sqrt(len(recent))

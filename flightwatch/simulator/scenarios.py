@@ -88,7 +88,7 @@ def timing_scenario(
 
     Parameters
     ----------
-    small: two or three peers a role. telemetry: device samples beside the steps where causes show in both.
+    small: two or three peers a role. telemetry: device or port samples beside the steps where causes show in both.
     """
     rng = np.random.default_rng([seed, 77])
     layouts = SMALL_LAYOUTS if small else LAYOUTS
@@ -110,7 +110,8 @@ def timing_scenario(
         one = _fault(kind, cluster, job, severity, steps, rng)
         if all(one.node != other.node for other in drawn):
             drawn.append(one)
-    return build(kind, cluster, job, drawn, seed, steps, telemetry=telemetry and kind == "thermal_rack")
+    beside = {"thermal_rack": "all"} | dict.fromkeys(("slow_nic", "slow_link", "congested_switch"), "ports")
+    return build(kind, cluster, job, drawn, seed, steps, telemetry=beside.get(kind, "") if telemetry else "")
 
 
 def confounder_scenario(kind: str, seed: int, steps: int = 400) -> Scenario:
@@ -149,12 +150,16 @@ def _two_runs(kind: str, cluster: Cluster, job: Job, seed: int, steps: int) -> S
 
 
 def build(
-    name: str, cluster: Cluster, job: Job, faults: Sequence[Fault], seed: int, steps: int, telemetry: bool = False,
+    name: str, cluster: Cluster, job: Job, faults: Sequence[Fault], seed: int, steps: int, telemetry: str = "",
     lost: float = 0.01,
 ) -> Scenario:  # fmt: skip
-    """Simulate one job with faults; a hundredth of the rows is lost on the way."""
-    model = TimingModel(cluster, job, faults, seed, START_MS)
-    rank_steps = model.frame(steps, drop=lost)
+    """Simulate one job with faults; a hundredth of the rows is lost on the way.
+
+    Parameters
+    ----------
+    telemetry: what is drawn beside the steps: "" nothing, "ports" the RDMA ports, "all" every table.
+    """
+    rank_steps = TimingModel(cluster, job, faults, seed, START_MS).frame(steps, drop=lost)
     frames = {"rank_steps": rank_steps, "inventory": cluster.inventory(START_MS)}
     if job.report_placement:
         frames["placements"] = job.placements(cluster, START_MS)
@@ -162,7 +167,8 @@ def build(
         seconds = (float(rank_steps["ts"].max()) - START_MS) / 1000
         step_s = seconds / steps
         spec = TelemetrySpec(interval_s=10.0, samples=max(30, int(seconds / 10)), step_s=step_s)
-        frames |= TelemetryModel(cluster, [job], faults, seed, START_MS, spec).frames()
+        model = TelemetryModel(cluster, [job], faults, seed, START_MS, spec)
+        frames |= model.frames() if telemetry == "all" else {"port_samples": model.ports()}
     guilty = tuple(guilty_nodes(fault, cluster) for fault in faults)
     severity = max((fault.severity for fault in faults), default=0.0)
     hours = _hours(rank_steps, cluster)

@@ -74,7 +74,7 @@ class TelemetryModel:
         frames = {
             "device_samples": devices,
             "node_samples": nodes,
-            "port_samples": self._ports(),
+            "port_samples": self.ports(),
             "storage_samples": self._storage(),
             "inventory": self.cluster.inventory(self.start_ms),
         }
@@ -245,26 +245,46 @@ class TelemetryModel:
         }
         return self._frame(values, node)
 
-    def _ports(self) -> pd.DataFrame:
+    def ports(self) -> pd.DataFrame:
+        """Return `port_samples`: one RDMA port a node.
+
+        What slows transfers shows here as well: a slow adapter has errors, a lower rate or waits to send (which of
+        them depends on where and when), a congested switch marks the traffic of every node below it.
+        """
         rng, node = self._rng, np.arange(self.cluster.nodes)
         shape = (len(self.seconds_T), self.cluster.nodes)
         traffic = rng.lognormal(np.log(2e10 * self.spec.interval_s), 0.1, shape)
         retransmits, cnp = rng.poisson(0.02, shape).astype(float), rng.poisson(20.0, shape).astype(float)
-        downs = np.zeros(shape)
+        downs, waits = np.zeros(shape), rng.poisson(2000.0, shape).astype(float)
+        rate = np.full(shape, 400.0)
         state = np.full(shape, "ACTIVE", dtype=object)
         for fault in self.faults:
-            on, here = self.active(fault)[:, None], (node == fault.node)[None, :]
+            on, here = self.active(fault)[:, None] > 0, (node == fault.node)[None, :]
+            sign = (fault.node + fault.start_step) % 3
             if fault.kind == "packet_loss":
-                retransmits = retransmits + rng.poisson(400.0, shape) * (on > 0) * here
-                cnp = cnp + rng.poisson(8000.0, shape) * (on > 0) * here
+                retransmits = retransmits + rng.poisson(400.0, shape) * on * here
+                cnp = cnp + rng.poisson(8000.0, shape) * on * here
+            elif fault.kind == "slow_link":
+                both = here | (node == fault.other_node)[None, :]
+                retransmits = retransmits + rng.poisson(60.0, shape) * on * both
+            elif fault.kind == "congested_switch":
+                below = self.cluster.leaf_of(node) == self.cluster.leaf_of(np.array([fault.node]))[0]
+                cnp = cnp + rng.poisson(8000.0, shape) * on * below[None, :]
+            elif fault.kind == "slow_nic" and sign == 0:
+                retransmits = retransmits + rng.poisson(60.0, shape) * on * here
+            elif fault.kind == "slow_nic" and sign == 1:
+                rate = np.where(on & here, 100.0, rate)
+            elif fault.kind == "slow_nic":
+                waits = waits + rng.poisson(4e6, shape) * on * here
             elif fault.kind == "link_flap":
-                flap = (rng.random(shape[0]) < 0.15)[:, None] & (on > 0) & here
+                flap = (rng.random(shape[0]) < 0.15)[:, None] & on & here
                 downs = downs + flap
                 state[flap] = "DOWN"
         values = {
-            "port": np.ones(shape), "rate_gbps": np.full(shape, 400.0),
+            "port": np.ones(shape), "rate_gbps": rate,
             "rx_bytes_total": np.cumsum(traffic, axis=0), "tx_bytes_total": np.cumsum(traffic, axis=0),
             "retransmits_total": np.cumsum(retransmits, axis=0), "cnp_handled_total": np.cumsum(cnp, axis=0),
+            "xmit_wait_total": np.cumsum(waits, axis=0),
             "link_downed_total": np.cumsum(downs, axis=0), "symbol_errors_total": np.zeros(shape),
         }  # fmt: skip
         frame = self._frame(values, node)

@@ -45,6 +45,7 @@ class TimingModel:
         hot = job.hot_expert * (job.axis("ep") == 0) if job.ep > 1 else np.zeros(ranks)
         self.expert_R = 1.0 + hot
         self.shape = (job.pp, job.dp, job.cp, job.tp)
+        self._split = np.random.default_rng([seed, 4])
         self._noise_scale_R = np.exp(rng.normal(0, 0.1, ranks))
 
     def chunks(
@@ -182,7 +183,8 @@ class TimingModel:
             tail = own.max(axis=1, keepdims=True)
             step = np.broadcast_to(pipeline.max(axis=1, keepdims=True) + tail, busy.shape)
         wait = step - busy - own
-        forward = compute / 3
+        # Noise strikes forward and backward apart, work strikes both.
+        forward = compute / 3 * np.exp(self._split.normal(0, job.noise, compute.shape))
         result: dict[str, FloatArray] = dict(
             zip(
                 CHANNELS,

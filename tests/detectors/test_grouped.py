@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flightwatch.detectors.grouped import Groups, TrailingMeans, block_medians, sorted_median, trailing_sum
+from flightwatch.detectors.grouped import (
+    Groups,
+    TrailingMeans,
+    block_medians,
+    burst_heights,
+    sorted_median,
+    trailing_sum,
+)
 
 
 def test_median_ignores_unknown_values() -> None:
@@ -22,17 +29,29 @@ def test_groups_of_unequal_size_keep_to_themselves() -> None:
 
 def test_blocks_of_five_match_numpy() -> None:
     values = np.random.default_rng(1).normal(size=(23, 6)).astype(np.float32)
-    median, second = block_medians(values)
     cut = np.sort(values[:20].reshape(4, 5, 6), axis=1)
-    assert np.allclose(median, cut[:, 2])
-    assert np.allclose(second, cut[:, 3])
+    assert np.allclose(block_medians(values), cut[:, 2])
+
+
+def test_bursts_are_four_steps_in_a_row_without_the_longest() -> None:
+    values = np.zeros((15, 1), dtype=np.float32)
+    values[2] = 90.0
+    values[7:11, 0] = (3.0, 3.0, 3.0, 50.0)
+    heights = burst_heights(values)[:, 0]
+    # A single long step is left out; the burst ends in the third block.
+    assert heights[0] == 0.0
+    assert heights[1] == pytest.approx(2.0)
+    assert heights[2] == pytest.approx(3.0)
+    values[8] = np.nan
+    assert burst_heights(values)[2, 0] == pytest.approx(1.0)
+    assert burst_heights(values[:4]).shape == (0, 1)
 
 
 def test_a_block_with_one_known_step_says_nothing() -> None:
     values = np.full((5, 2), np.nan, dtype=np.float32)
     values[0] = 7.0
     values[1, 1] = 9.0
-    median, _ = block_medians(values)
+    median = block_medians(values)
     assert np.isnan(median[0, 0])
     assert median[0, 1] == 8.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
@@ -66,6 +67,43 @@ def test_a_longer_last_stage_is_said_once_as_no_hardware() -> None:
 def test_unequal_data_is_told_by_the_slowest_rank_moving() -> None:
     assert classes(ImbalanceDetector().score(frames_of(job=Job(dp=32, sequence_imbalance=0.15)))) == [("data", False)]
     assert ImbalanceDetector().score(frames_of(job=Job(dp=32))) == []
+
+
+def noisy(forward: float, backward: float, together: float, **work: float) -> dict[str, pd.DataFrame]:
+    """Four ranks whose forward and backward scatter apart and together by so much."""
+    rng = np.random.default_rng(5)
+    shape = (100, 4)
+    both = rng.normal(0, together, shape)
+    ahead, back = (20_000 * np.exp(both + rng.normal(0, size, shape)) for size in (forward, backward))
+    rows = pd.DataFrame(
+        {"ts": np.repeat(np.arange(100) * 100.0, 4), "job": "j", "run": "r", "step": np.repeat(np.arange(100.0), 4),
+         "rank": np.tile(np.arange(4.0), 100), "forward_us": ahead.ravel(), "backward_us": back.ravel()}
+    )  # fmt: skip
+    rows["compute_us"] = rows["forward_us"] + rows["backward_us"]
+    placements = pd.DataFrame({"job": "j", "run": "r", "rank": np.arange(4.0), "dp": np.arange(4.0)})
+    return {"rank_steps": rows.assign(**work), "placements": placements}
+
+
+def test_a_noisy_machine_is_no_unequal_data() -> None:
+    assert ImbalanceDetector().score(noisy(0.2, 0.2, 0.0)) == []
+    assert ImbalanceDetector().score(noisy(0.2, 0.2, 0.0, tokens=128.0)) == []
+    assert ImbalanceDetector().score(noisy(0.1, 0.1, 0.15, tokens=128.0)) == []
+    assert classes(ImbalanceDetector().score(noisy(0.02, 0.02, 0.2))) == [("data", False)]
+    # Equal counters and noise that nothing explains: said to be equal, believed.
+    silent = noisy(0.2, 0.2, 0.0, tokens=128.0)
+    silent["rank_steps"] = silent["rank_steps"].drop(columns=["forward_us", "backward_us"])
+    assert ImbalanceDetector().score(silent) == []
+
+
+def test_unequal_data_is_said_after_two_windows_and_not_before() -> None:
+    frames = frames_of(job=Job(dp=32, sequence_imbalance=0.15, report_work=True))
+    assert classes(ImbalanceDetector().score(frames)) == [("data", False)]
+    rows = frames["rank_steps"]
+    assert ImbalanceDetector().score({**frames, "rank_steps": rows[rows["step"] < 40]}) == []
+
+
+def test_a_stage_half_of_which_is_one_slow_host_is_no_stage_imbalance() -> None:
+    assert ImbalanceDetector().score(frames_of(Fault("slow_host", 1, start_step=0, severity=0.3))) == []
 
 
 def test_coverage_is_silent_when_everything_is_known() -> None:

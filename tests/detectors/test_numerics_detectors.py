@@ -177,7 +177,7 @@ def test_an_odd_node_is_an_anomaly_that_says_what_moved() -> None:
 def test_a_warm_rack_explains_throttling_and_the_slow_stage() -> None:
     cluster, job = Cluster(nodes=8, nodes_per_rack=2, racks_per_zone=2), Job(tp=4, pp=2, dp=8, step_ms=4000)
     frames = build(
-        "x", cluster, job, [Fault("thermal_rack", 2, start_step=100, severity=0.15)], 3, 250, telemetry=True
+        "x", cluster, job, [Fault("thermal_rack", 2, start_step=100, severity=0.15)], 3, 250, telemetry="all"
     ).frames
     findings = [one for made in all_detectors() for one in made.score(frames)]
     causes = explain(findings, frames)

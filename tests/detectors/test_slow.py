@@ -15,7 +15,7 @@ JOB = Job(tp=4, pp=4, dp=4, step_ms=1500)
 
 
 def score(
-    *faults: Fault, job: Job = JOB, cluster: Cluster = CLUSTER, steps: int = 250, telemetry: bool = False, seed: int = 3
+    *faults: Fault, job: Job = JOB, cluster: Cluster = CLUSTER, steps: int = 250, telemetry: str = "", seed: int = 3
 ) -> list[Finding]:
     return SlowDetector().score(build("test", cluster, job, list(faults), seed, steps, telemetry=telemetry).frames)
 
@@ -84,7 +84,7 @@ def test_an_intermittent_gpu_is_found_by_its_bursts() -> None:
 def test_a_throttled_rack_is_told_by_its_clocks() -> None:
     job = Job(tp=4, pp=2, dp=8, step_ms=3000)
     fault = Fault("thermal_rack", 0, start_step=100, severity=0.15)
-    with_clocks = [one for one in score(fault, job=job, telemetry=True) if one.blames_hardware]
+    with_clocks = [one for one in score(fault, job=job, telemetry="all") if one.blames_hardware]
     assert {(one.class_, one.scope, one.targets) for one in with_clocks} == {("rack", FindingScope.RACK, ("r000",))}
     without = score(fault, job=job)
     assert {(one.kind, one.class_) for one in without} == {(FindingKind.IMBALANCE, "stage")}
@@ -171,3 +171,23 @@ def test_one_rank_alone_among_those_with_its_experts_is_hardware_whatever_the_op
     rows.loc[(rows["rank"] == 13) & (rows["step"] >= 80), "compute_us"] *= 1.2
     found = [one for one in SlowDetector().score(frames) if one.state == FindingState.RAISED]
     assert [(one.rank, one.kind, one.blames_hardware) for one in found] == [(13, FindingKind.SLOW, True)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bursts_of_five_per_cent_are_found(seed: int) -> None:
+    found = only(score(Fault("intermittent", 5, 1, start_step=100, severity=0.05), steps=400, seed=seed))
+    assert (found.rank, found.blames_hardware) == (41, True)
+
+
+@pytest.mark.parametrize("job", [Job(tp=4, pp=2, dp=4), Job(tp=8, dp=2), Job(tp=4, pp=2, dp=4, ep=2)])
+def test_a_host_slow_from_the_first_step_that_is_half_of_its_group(job: Job) -> None:
+    cluster = Cluster(nodes=job.ranks // 8)
+    found = only(score(Fault("slow_host", 1, start_step=0, severity=0.15), job=job, cluster=cluster, steps=100))
+    assert (found.class_, found.scope, found.node) == ("host", FindingScope.NODE, "n0001")
+    assert found.evidence["effect"] == pytest.approx(0.14, abs=0.02)
+
+
+def test_hosts_whose_chips_differ_one_by_one_are_healthy() -> None:
+    for seed in range(6):
+        job = Job(tp=8, dp=2, chip_spread=0.05)
+        assert score(job=job, cluster=Cluster(nodes=2), steps=100, seed=seed) == []
