@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
-# Debian packages that tests start: a browser and PostgreSQL. Tests that need an absent one skip and say so.
-SYSTEM_PACKAGES := chromium postgresql
+# Debian packages that tests start: a browser, PostgreSQL and a Slurm controller. Tests that need an absent one skip and say so.
+SYSTEM_PACKAGES := chromium postgresql slurmctld slurmd slurm-client munge
 
 .PHONY: pictures help install install-dev system-packages demo demo-check test test-soak check lint types imports docs docs-check \
         bench-ingest bench-agent bench-latency bench-detect bench-training clean

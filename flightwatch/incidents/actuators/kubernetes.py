@@ -60,6 +60,9 @@ class Kubernetes:
         if not answer.ok or not isinstance(node, dict):
             return Outcome(False, False, f"Kubernetes refused: {_message(answer)}")
         view = view_of_node(node)
+        if request.kind == "drain" and view.ours and request.id in view.why:
+            # This very action did it, and the process died before it could say so.
+            return _done(request)
         if request.kind == "drain" and view.out:
             whose = "by Flightwatch" if view.ours else "by others"
             return Outcome(True, False, f"{request.node} is cordoned already, {whose}")
@@ -72,12 +75,7 @@ class Kubernetes:
             return None
         if not changed.ok:
             return Outcome(False, False, f"Kubernetes refused: {_message(changed)}")
-        if request.kind == "drain":
-            return Outcome(
-                True, True, f"{request.node} is cordoned in Kubernetes: running pods stay, no new ones come",
-                f"flightwatch action request return {request.node} --reason TEXT",
-            )  # fmt: skip
-        return Outcome(True, True, f"{request.node} takes pods again in Kubernetes")
+        return _done(request)
 
     def nodes(self) -> Mapping[str, NodeView] | None:
         """See `contract.Actuator`; reads the short table of nodes, and in full those that are ours."""
@@ -130,6 +128,15 @@ class Kubernetes:
             raise FlightwatchError(f"the token {self._token_file} cannot be read: {error.strerror}") from error
         headers = {"Authorization": f"Bearer {token}", "Accept": accept} | ({"Content-Type": kind} if kind else {})
         return self._outgoing.request(method, self._url + path, json=body, headers=headers, tls=self._tls)
+
+
+def _done(request: ActionRequest) -> Outcome:
+    if request.kind == "drain":
+        undo = f"flightwatch action request return {request.node} --reason TEXT"
+        return Outcome(
+            True, True, f"{request.node} is cordoned in Kubernetes: running pods stay, no new ones come", undo
+        )
+    return Outcome(True, True, f"{request.node} takes pods again in Kubernetes")
 
 
 def view_of_node(node: Mapping[str, Any]) -> NodeView:

@@ -19,7 +19,7 @@ from flightwatch.incidents.outgoing import Outgoing
 _TIMEOUT_SECONDS = 20.0
 _OUTPUT_BYTES = 20_000_000
 #: Parts of a node's state in which it takes no new work, and in which it is not there at all.
-_OUT = {"drain", "drained", "draining", "fail", "failing", "maint", "reserved"}
+_OUT = {"drain", "drained", "draining", "fail", "failing", "maint"}
 _GONE = {"down", "unknown", "not_responding", "invalid", "powered_down", "powering_down", "future", "error"}
 
 
@@ -169,6 +169,9 @@ def view_of(state: str, reason: str) -> NodeView:
 
 def _settled(request: ActionRequest, view: NodeView) -> Outcome | None:
     """Return the outcome when there is nothing to do, or nothing we may do."""
+    if request.kind == "drain" and view.ours and request.id in view.why:
+        # This very action did it, and the process died before it could say so.
+        return _done(request)
     if request.kind == "drain" and view.out:
         whose = "by Flightwatch" if view.ours else f"by others ({view.why or 'no reason given'})"
         return Outcome(True, False, f"{request.node} is out already, {whose}")

@@ -30,7 +30,8 @@ class WebhookActuator:
     def __init__(
         self, outgoing: Outgoing, url: str, secret: str, kinds: Sequence[str], clock: Clock, name: str = "webhook"
     ) -> None:
-        self.name, self.kinds = name, tuple(kinds)
+        self.name = name
+        self.kinds: Sequence[str] = tuple(kinds)
         self._outgoing, self._url, self._secret, self._clock = outgoing, url, secret, clock
 
     def apply(self, request: ActionRequest) -> Outcome:

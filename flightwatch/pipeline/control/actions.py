@@ -239,12 +239,14 @@ class ActionRecords:
             if action.waits_for != reason:
                 self._change(connection, action, waits_for=reason)
 
-    def finish(self, lease: Lease, id_: str, *, ok: bool, actuator: str, outcome: str, undo: str | None) -> Action:
-        """Store what an actuator did; a drain that is done is ours from now on, a return that is done ends it."""
+    def finish(
+        self, lease: Lease, id_: str, *, ok: bool, actuator: str, outcome: str, undo: str | None, changed: bool
+    ) -> Action:
+        """Store what an actuator did; a drain it `changed` is ours from now on, a return that is done ends it."""
         with self._control.leases.guarded(lease) as connection:
             action = self._read(connection, id_, lock=True)
             values: dict[str, Any] = {"state": "done" if ok else "failed", "actuator": actuator, "undo": undo}
-            if ok and action.mode != "dry_run":
+            if ok and action.mode != "dry_run" and (changed or action.kind == "return"):
                 self._note_drain(connection, action, actuator)
             self._audit.record(connection, action.actor, f"action.{action.kind}", action.node, ok, outcome)
             return self._change(connection, action, outcome=outcome[:_LONGEST], waits_for=None, **values)
