@@ -7,8 +7,9 @@ widest place to the narrowest, so a warming zone explains the throttled device t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from flightwatch.core.vocabulary import FindingKind as Kind
 from flightwatch.core.vocabulary import FindingScope, FindingState
@@ -91,7 +92,7 @@ def explain(findings: Sequence[Finding], frames: Frames | None = None) -> list[C
     last = {finding.id: finding for finding in findings}
     open_ = [finding for finding in last.values() if finding.state != FindingState.CLEARED]
     open_.sort(key=lambda one: (one.detected_at or 0, one.id))
-    places = _Places(frames or {})
+    places = Places.of_frames(frames or {})
     parent: dict[str, tuple[Finding, str]] = {}
     for rule in RULES:
         for effect in open_:
@@ -121,21 +122,90 @@ def _root_of(effect: Finding, parent: dict[str, tuple[Finding, str]]) -> tuple[F
     return cause, words
 
 
-class _Places:
-    """Which places belong together."""
+class Located(Protocol):
+    """What the rules ask of a finding: where and when it is."""
 
-    def __init__(self, frames: Frames) -> None:
-        self._domains = {
-            kind: domain_of_nodes(frames, kind) for kind in ("rack", "cooling_zone", "power_zone", "leaf_switch")
-        }
-        self._job_nodes: dict[str, set[str]] = {}
+    @property
+    def scope(self) -> FindingScope:
+        """What kind of thing it is about."""
+
+    @property
+    def node(self) -> str | None:
+        """Node, None when it is about something else."""
+
+    @property
+    def device(self) -> int | None:
+        """Device index."""
+
+    @property
+    def job(self) -> str | None:
+        """Job."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """All targets."""
+
+    @property
+    def first_seen_at(self) -> int | None:
+        """Start of the evidence."""
+
+    @property
+    def detected_at(self) -> int | None:
+        """When it was said."""
+
+
+#: Scopes that hold nodes, and the column of the inventory that says which.
+DOMAINS = ("rack", "cooling_zone", "power_zone", "leaf_switch")
+
+
+class Places:
+    """Which places belong together.
+
+    Parameters
+    ----------
+    domains: kind of domain to node to the name of its domain. job_nodes: job to the nodes it uses.
+    """
+
+    def __init__(self, domains: Mapping[str, Mapping[str, str]], job_nodes: Mapping[str, Iterable[str]]) -> None:
+        self._domains = {kind: dict(domains.get(kind, {})) for kind in DOMAINS}
+        self._members: dict[tuple[str, str], set[str]] = {}
+        for kind, names in self._domains.items():
+            for node, name in names.items():
+                self._members.setdefault((kind, name), set()).add(node)
+        self._job_nodes = {job: set(nodes) for job, nodes in job_nodes.items()}
+        self._jobs: dict[str, set[str]] = {}
+        for job, nodes in self._job_nodes.items():
+            for node in nodes:
+                self._jobs.setdefault(node, set()).add(job)
+
+    @classmethod
+    def of_frames(cls, frames: Frames) -> Places:
+        """Read `inventory` and `placements`; either may be absent."""
+        job_nodes: dict[str, set[str]] = {}
         placements = frames.get("placements")
         if placements is not None and {"job", "node"} <= set(placements.columns):
             pairs = placements[["job", "node"]].astype(object).dropna().drop_duplicates()
             for job, node in pairs.itertuples(index=False):
-                self._job_nodes.setdefault(str(job), set()).add(str(node))
+                job_nodes.setdefault(str(job), set()).add(str(node))
+        return cls({kind: domain_of_nodes(frames, kind) for kind in DOMAINS}, job_nodes)
 
-    def match(self, rule: Rule, cause: Finding, effect: Finding) -> bool:
+    def domains_of(self, node: str) -> dict[str, str]:
+        """Return kind of domain to name, of the domains that a node is in."""
+        return {kind: names[node] for kind, names in self._domains.items() if node in names}
+
+    def members(self, kind: str, name: str) -> frozenset[str]:
+        """Return the nodes of a domain."""
+        return frozenset(self._members.get((kind, name), ()))
+
+    def jobs_of(self, node: str) -> frozenset[str]:
+        """Return the jobs that use a node."""
+        return frozenset(self._jobs.get(node, ()))
+
+    def nodes_of_job(self, job: str) -> frozenset[str]:
+        """Return the nodes that a job uses."""
+        return frozenset(self._job_nodes.get(job, ()))
+
+    def match(self, rule: Rule, cause: Located, effect: Located) -> bool:
         """Say whether a rule's place and time hold between two findings."""
         begin, start = cause.first_seen_at or cause.detected_at, effect.first_seen_at or effect.detected_at
         if begin is not None and start is not None:
@@ -148,26 +218,27 @@ class _Places:
             return self._same_job(cause, effect)
         if rule.place == "domain":
             return self._in_domain(cause, effect)
-        if cause.node is None or cause.node not in self._nodes(effect):
+        if cause.node is None or cause.node not in self.nodes(effect):
             return False
         alike = cause.device is None or effect.device is None or cause.device == effect.device
         return rule.place == "node" or alike
 
-    def _nodes(self, finding: Finding) -> set[str]:
+    def nodes(self, finding: Located) -> set[str]:
+        """Return the nodes that a finding is about; a facility's are all, and are not listed."""
         if finding.node is not None:
             return {finding.node}
         kind = finding.scope.value
         if kind in self._domains:
-            return {node for node, name in self._domains[kind].items() if name in finding.targets}
+            return {node for name in finding.targets for node in self._members.get((kind, name), ())}
         return set(finding.targets) if finding.scope in (FindingScope.LINK, FindingScope.NODE) else set()
 
-    def _in_domain(self, cause: Finding, effect: Finding) -> bool:
+    def _in_domain(self, cause: Located, effect: Located) -> bool:
         if cause.scope == FindingScope.FACILITY:
             return True
-        inside = self._nodes(cause)
-        return bool(inside & self._nodes(effect)) or (effect.scope == cause.scope and effect.targets == cause.targets)
+        inside = self.nodes(cause)
+        return bool(inside & self.nodes(effect)) or (effect.scope == cause.scope and effect.targets == cause.targets)
 
-    def _same_job(self, cause: Finding, effect: Finding) -> bool:
+    def _same_job(self, cause: Located, effect: Located) -> bool:
         if effect.job is None:
             return False
         if cause.job is not None:
