@@ -36,6 +36,7 @@ SERVER_SECTIONS: dict[str, str] = {
     "access": "flightwatch.dashboard.access.settings:AccessSettings",
     "console": "flightwatch.dashboard.settings:ConsoleSettings",
     "outgoing": "flightwatch.incidents.outgoing:OutgoingSettings",
+    "channels": "flightwatch.incidents.channels:ChannelSettings",
 }
 
 

@@ -75,6 +75,7 @@ class Delivery:
     ----------
     ok: the service took the message. retry: worth trying again. retry_after_seconds: when the service said so.
     reference: what is needed to update or answer in the thread of this message (JSON-ready).
+    unknown: no answer came, so the service may have taken the message all the same.
     """
 
     ok: bool
@@ -84,6 +85,7 @@ class Delivery:
     retry_after_seconds: float | None = None
     reference: Mapping[str, Any] = field(default_factory=dict)
     latency_ms: float | None = None
+    unknown: bool = False
 
 
 @runtime_checkable
@@ -94,11 +96,17 @@ class Notifier(Protocol):
     ----------
     name: of the channel, from the settings. service: "slack", "feishu", ...
     idempotent: the service drops a repeat with the same key, so an attempt of unknown outcome is repeated silently.
+    updates: a message that was sent can be changed, so small changes may be told.
+    pages: it wakes people by rules of its own; such channels get P1 and P2 only unless a route says otherwise.
+    per_minute: messages that the service takes a minute.
     """
 
     name: str
     service: str
     idempotent: bool
+    updates: bool
+    pages: bool
+    per_minute: float
 
     def send(self, alert: Alert, reference: Mapping[str, Any] | None) -> Delivery:
         """Send a message, or update the message of `reference`. Never raises for what a service can do."""
