@@ -1,0 +1,418 @@
+"""Which findings have one cause: groups that grow as findings arrive, the same whatever the order.
+
+A group is a connected set of findings. Three things connect: a causal rule of `detectors.joint` (each finding to the
+one cause that explains it best), the same place (the same kind at the same device, node, port or job), and a crowd
+(the same kind, unexplained, on several nodes of one rack, zone, switch or job within minutes). All three depend on
+the set of findings only, so a cause that is found after its consequences takes them over, and a replay in another
+order ends with the same groups under the same ids.
+
+Costs a few dictionary look-ups a finding; memory grows with the findings held, which the caller bounds with `forget`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flightwatch.core.vocabulary import FindingKind, FindingScope
+from flightwatch.detectors.joint import RULES, Places, Rule
+
+#: Nodes of one domain with the same unexplained kind that make a crowd.
+CROWD_NODES = 5
+#: Findings of a crowd were detected within two neighbouring stretches of this length.
+CROWD_MS = 600_000
+#: Domains whose nodes can share a cause, besides the job.
+CROWD_DOMAINS = ("rack", "cooling_zone", "power_zone", "leaf_switch")
+#: Kinds that tell the same of one device.
+_FAMILIES = {FindingKind.ECC: "device", FindingKind.DEVICE_ERROR: "device"}
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """What grouping needs of a finding. Times in milliseconds since the epoch; `detected_at` of its first statement.
+
+    Attributes
+    ----------
+    severe: the finding may open an incident (information may only belong to one).
+    incident: the incident it is stored in, None for none yet. pin: findings with the same pin stay together.
+    parent, rule: the finding that explains it and the place of the rule in the graph.
+    """
+
+    id: str
+    kind: FindingKind
+    class_: str | None
+    scope: FindingScope
+    cluster: str
+    node: str | None
+    device: int | None
+    hca: str | None
+    job: str | None
+    targets: tuple[str, ...]
+    first_seen_at: int | None
+    detected_at: int
+    severe: bool = True
+    incident: str | None = None
+    pin: str | None = None
+    parent: Member | None = None
+    rule: int = len(RULES)
+    group: Group | None = None
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Sort key: who was detected first; the id breaks ties."""
+        return (self.detected_at, self.id)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Findings with one cause.
+
+    Attributes
+    ----------
+    anchor: the member detected first: it gives the group its id.
+    """
+
+    members: dict[str, Member]
+    anchor: Member
+
+    @property
+    def incident_id(self) -> str:
+        """Id of the incident that this group is."""
+        return incident_id(self.anchor.cluster, self.anchor.id)
+
+
+def incident_id(cluster: str, finding: str) -> str:
+    """Return the id of the incident that a finding opens when it was detected first."""
+    return "i" + hashlib.sha256(f"{cluster}|{finding}".encode()).hexdigest()[:16]
+
+
+class Grouping:
+    """Holds findings and keeps their groups. Not thread-safe.
+
+    Parameters
+    ----------
+    places: which nodes racks, zones, switches and jobs hold.
+    """
+
+    def __init__(self, places: Places, crowd_nodes: int = CROWD_NODES) -> None:
+        self._places, self._crowd_nodes = places, crowd_nodes
+        self.members: dict[str, Member] = {}
+        self._index = _Index(places)
+        #: Hubs connect all their members: same place, pin, crowd.
+        self._hubs: dict[tuple[object, ...], dict[str, Member]] = {}
+        self._crowds: dict[tuple[object, ...], dict[str, int]] = {}
+        self._effects: dict[str, dict[str, Member]] = {}
+        self._dirty: dict[int, Group] = {}
+        self._torn: dict[int, Group] = {}
+
+    def add(self, member: Member) -> None:
+        """Take a finding in and connect it; one that is held already is left as it is."""
+        if member.id in self.members:
+            return
+        self.members[member.id] = member
+        self._new_group({member.id: member})
+        self._index.add(member)
+        self._join_hub(("place", *place_key(member)), member)
+        if member.pin is not None:
+            self._join_hub(("pin", member.pin), member)
+        self._find_parent(member)
+        if member.parent is None:
+            self._join_crowds(member)
+        self._explain_others(member)
+
+    def earlier(self, member: Member, detected_at: int) -> None:
+        """Note that a finding was detected earlier than known: its order among causes may change."""
+        if detected_at >= member.detected_at:
+            return
+        self.forget([member.id])
+        member.detected_at, member.parent, member.rule, member.group = detected_at, None, len(RULES), None
+        self.add(member)
+
+    def pin(self, finding: str, name: str) -> None:
+        """Keep a finding together with all others that have the same pin."""
+        member = self.members.get(finding)
+        if member is not None and member.pin != name:
+            member.pin = name
+            self._join_hub(("pin", name), member)
+
+    def forget(self, findings: Iterable[str]) -> None:
+        """Drop findings; what they alone had connected falls apart at the next `changed`."""
+        for id_ in findings:
+            member = self.members.pop(id_, None)
+            if member is None:
+                continue
+            self._index.remove(member)
+            self._leave_hub(("place", *place_key(member)), member)
+            if member.pin is not None:
+                self._leave_hub(("pin", member.pin), member)
+            if member.parent is None:
+                self._leave_crowds(member)
+            else:
+                self._effects[member.parent.id].pop(id_, None)
+            for effect in list(self._effects.pop(id_, {}).values()):
+                effect.parent, effect.rule = None, len(RULES)
+                self._find_parent(effect)
+                if effect.parent is None:
+                    self._join_crowds(effect)
+            group = _group(member)
+            del group.members[id_]
+            self._torn[id(group)] = group
+
+    def changed(self) -> list[Group]:
+        """Return the groups that changed since the last call, each once, in the order of their anchors."""
+        for group in list(self._torn.values()):
+            self._split(group)
+        self._torn.clear()
+        alive = [group for group in self._dirty.values() if group.members]
+        self._dirty.clear()
+        return sorted(alive, key=lambda group: group.anchor.order)
+
+    def groups(self) -> list[Group]:
+        """Return all groups. Call `changed` before."""
+        return list({id(_group(member)): _group(member) for member in self.members.values()}.values())
+
+    def _new_group(self, members: dict[str, Member]) -> None:
+        group = Group(members, min(members.values(), key=lambda one: one.order))
+        for member in members.values():
+            member.group = group
+        self._dirty[id(group)] = group
+
+    def _connect(self, a: Member, b: Member) -> None:
+        big, small = _group(a), _group(b)
+        if big is small:
+            return
+        if len(big.members) < len(small.members):
+            big, small = small, big
+        for member in small.members.values():
+            member.group = big
+        big.members |= small.members
+        big.anchor = min(big.anchor, small.anchor, key=lambda one: one.order)
+        small.members = {}
+        self._dirty.pop(id(small), None)
+        self._dirty[id(big)] = big
+        if self._torn.pop(id(small), None) is not None:
+            self._torn[id(big)] = big
+
+    # -- causes
+
+    def _find_parent(self, effect: Member) -> None:
+        for place, rule in _RULES_OF_EFFECT.get(effect.kind, ()):
+            if rule.effect_class is not None and effect.class_ != rule.effect_class:
+                continue
+            best: Member | None = None
+            for cause in self._index.near(rule, effect, rule.cause):
+                if cause is effect or (best is not None and best.order < cause.order):
+                    continue
+                if self._matches(rule, cause, effect):
+                    best = cause
+            if best is not None:
+                self._set_parent(effect, best, place)
+                return
+
+    def _explain_others(self, cause: Member) -> None:
+        """Take over the findings that this one explains better than what explains them now."""
+        for place, rule in _RULES_OF_CAUSE.get(cause.kind, ()):
+            for kind in rule.effects:
+                for effect in list(self._index.near(rule, cause, kind)):
+                    if effect is cause or (effect.rule, _order(effect.parent)) <= (place, cause.order):
+                        continue
+                    if rule.effect_class is not None and effect.class_ != rule.effect_class:
+                        continue
+                    if self._matches(rule, cause, effect):
+                        self._release(effect)
+                        self._set_parent(effect, cause, place)
+
+    def _matches(self, rule: Rule, cause: Member, effect: Member) -> bool:
+        return (
+            cause.cluster == effect.cluster
+            and (rule.cause_class is None or cause.class_ == rule.cause_class)
+            and self._places.match(rule, cause, effect)
+        )
+
+    def _set_parent(self, effect: Member, cause: Member, place: int) -> None:
+        effect.parent, effect.rule = cause, place
+        self._effects.setdefault(cause.id, {})[effect.id] = effect
+        self._connect(effect, cause)
+        self._dirty[id(_group(effect))] = _group(effect)
+
+    def _release(self, effect: Member) -> None:
+        if effect.parent is None:
+            self._leave_crowds(effect)
+        else:
+            self._effects[effect.parent.id].pop(effect.id, None)
+            self._torn[id(_group(effect))] = _group(effect)
+
+    # -- hubs and crowds
+
+    def _join_hub(self, key: tuple[object, ...], member: Member) -> None:
+        hub = self._hubs.setdefault(key, {})
+        if hub:
+            self._connect(member, next(iter(hub.values())))
+        hub[member.id] = member
+
+    def _leave_hub(self, key: tuple[object, ...], member: Member) -> None:
+        hub = self._hubs.get(key, {})
+        hub.pop(member.id, None)
+        if not hub:
+            self._hubs.pop(key, None)
+
+    def _join_crowds(self, member: Member) -> None:
+        for key in self._crowd_keys(member):
+            nodes = self._crowds.setdefault(key, {})
+            was = len(nodes) >= self._crowd_nodes
+            nodes[str(member.node)] = nodes.get(str(member.node), 0) + 1
+            hub = self._hubs.setdefault(key, {})
+            hub[member.id] = member
+            if len(nodes) < self._crowd_nodes:
+                continue
+            first = next(iter(hub.values()))
+            for one in (member,) if was else tuple(hub.values()):
+                self._connect(one, first)
+
+    def _leave_crowds(self, member: Member) -> None:
+        for key in self._crowd_keys(member):
+            nodes = self._crowds.get(key)
+            if nodes is None or member.id not in self._hubs.get(key, {}):
+                continue
+            if len(nodes) >= self._crowd_nodes:
+                self._torn[id(_group(member))] = _group(member)
+            nodes[str(member.node)] -= 1
+            if not nodes[str(member.node)]:
+                del nodes[str(member.node)]
+            if not nodes:
+                del self._crowds[key]
+            self._leave_hub(key, member)
+
+    def _crowd_keys(self, member: Member) -> list[tuple[object, ...]]:
+        if member.node is None or not member.severe:
+            return []
+        what = (member.kind.value, member.class_, member.cluster)
+        domains = self._places.domains_of(member.node)
+        named = [(kind, domains[kind]) for kind in CROWD_DOMAINS if kind in domains]
+        if member.job is not None:
+            named.append(("job", member.job))
+        stretch = member.detected_at // CROWD_MS
+        return [("crowd", *what, *domain, first) for domain in named for first in (stretch - 1, stretch)]
+
+    def _hub_keys(self, member: Member) -> list[tuple[object, ...]]:
+        """Return the hubs that connect a member now."""
+        keys: list[tuple[object, ...]] = [("place", *place_key(member))]
+        if member.pin is not None:
+            keys.append(("pin", member.pin))
+        if member.parent is None:
+            keys += [key for key in self._crowd_keys(member) if len(self._crowds.get(key, ())) >= self._crowd_nodes]
+        return keys
+
+    def _split(self, group: Group) -> None:
+        """Cut a group into what is still connected."""
+        rest = dict(group.members)
+        self._dirty.pop(id(group), None)
+        parts: list[dict[str, Member]] = []
+        while rest:
+            _, start = rest.popitem()
+            part, waiting, passed = {start.id: start}, [start], set[tuple[object, ...]]()
+            while waiting:
+                for other in self._neighbours(waiting.pop(), passed):
+                    if other.id in rest:
+                        del rest[other.id]
+                        part[other.id] = other
+                        waiting.append(other)
+            parts.append(part)
+        group.members = {}
+        for part in parts:
+            self._new_group(part)
+
+    def _neighbours(self, member: Member, passed: set[tuple[object, ...]]) -> Iterable[Member]:
+        if member.parent is not None:
+            yield member.parent
+        yield from self._effects.get(member.id, {}).values()
+        for key in self._hub_keys(member):
+            if key not in passed:
+                passed.add(key)
+                yield from self._hubs.get(key, {}).values()
+
+
+class _Index:
+    """Findings by kind and by node, job, targets, so that a rule asks only those that can match."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._all: dict[FindingKind, dict[str, Member]] = {}
+        self._by: dict[tuple[object, ...], dict[str, Member]] = {}
+
+    def add(self, member: Member) -> None:
+        self._all.setdefault(member.kind, {})[member.id] = member
+        for key in self._keys(member):
+            self._by.setdefault(key, {})[member.id] = member
+
+    def remove(self, member: Member) -> None:
+        self._all.get(member.kind, {}).pop(member.id, None)
+        for key in self._keys(member):
+            held = self._by.get(key, {})
+            held.pop(member.id, None)
+            if not held:
+                self._by.pop(key, None)
+
+    def near(self, rule: Rule, one: Member, kind: FindingKind) -> Iterable[Member]:
+        """Return findings of a kind that a rule may connect with `one`, as cause or effect; some will not match."""
+        if rule.place == "any" or (rule.place == "domain" and one.scope == FindingScope.FACILITY):
+            return self._all.get(kind, {}).values()
+        if rule.place == "job":
+            return self._near_job(one, kind)
+        found: dict[str, Member] = {}
+        for node in self._places.nodes(one):
+            found |= self._by.get((kind, "node", node), {})
+        if rule.place == "domain":
+            found |= self._by.get((kind, "targets", one.scope, one.targets), {})
+            found |= self._by.get((kind, "facility"), {})
+        return found.values()
+
+    def _near_job(self, one: Member, kind: FindingKind) -> Iterable[Member]:
+        found: dict[str, Member] = {}
+        jobs = [one.job] if one.job is not None else self._places.jobs_of(one.node) if one.node is not None else ()
+        for job in jobs:
+            found |= self._by.get((kind, "job", job), {})
+        if one.job is not None:
+            homeless = self._by.get((kind, "homeless"), {})
+            nodes = self._places.nodes_of_job(one.job)
+            found |= {other.id: other for other in homeless.values() if other.node in nodes}
+        return found.values()
+
+    def _keys(self, member: Member) -> list[tuple[object, ...]]:
+        keys: list[tuple[object, ...]] = [(member.kind, "node", node) for node in self._places.nodes(member)]
+        if member.node is None:
+            keys.append((member.kind, "targets", member.scope, member.targets))
+        if member.scope == FindingScope.FACILITY:
+            keys.append((member.kind, "facility"))
+        keys.append((member.kind, "homeless") if member.job is None else (member.kind, "job", member.job))
+        return keys
+
+
+def place_key(member: Member) -> tuple[object, ...]:
+    """Return what two findings share that tell the same of the same place."""
+    family = _FAMILIES.get(member.kind, member.kind.value)
+    what = (family, member.class_ if member.kind == FindingKind.SLOW else None, member.cluster)
+    if member.node is not None:
+        return (*what, "node", member.node, member.device, member.hca)
+    if member.job is not None:
+        return (*what, "job", member.job, member.targets)
+    return (*what, member.scope.value, member.targets)
+
+
+def _group(member: Member) -> Group:
+    if member.group is None:
+        raise ValueError(f"finding {member.id} is in no group")
+    return member.group
+
+
+def _order(member: Member | None) -> tuple[int, str]:
+    return (0, "") if member is None else member.order
+
+
+_RULES_OF_EFFECT: dict[FindingKind, list[tuple[int, Rule]]] = {}
+_RULES_OF_CAUSE: dict[FindingKind, list[tuple[int, Rule]]] = {}
+for _place, _rule in enumerate(RULES):
+    _RULES_OF_CAUSE.setdefault(_rule.cause, []).append((_place, _rule))
+    for _kind in _rule.effects:
+        _RULES_OF_EFFECT.setdefault(_kind, []).append((_place, _rule))
