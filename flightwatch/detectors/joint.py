@@ -7,7 +7,7 @@ widest place to the narrowest, so a warming zone explains the throttled device t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -223,13 +223,15 @@ class Places:
         alike = cause.device is None or effect.device is None or cause.device == effect.device
         return rule.place == "node" or alike
 
-    def nodes(self, finding: Located) -> set[str]:
+    def nodes(self, finding: Located) -> Set[str]:
         """Return the nodes that a finding is about; a facility's are all, and are not listed."""
         if finding.node is not None:
             return {finding.node}
         kind = finding.scope.value
         if kind in self._domains:
-            return {node for name in finding.targets for node in self._members.get((kind, name), ())}
+            held = [self._members[kind, name] for name in finding.targets if (kind, name) in self._members]
+            # Matching asks this for every pair: the one set of a large domain is not copied.
+            return held[0] if len(held) == 1 else set().union(*held)
         return set(finding.targets) if finding.scope in (FindingScope.LINK, FindingScope.NODE) else set()
 
     def _in_domain(self, cause: Located, effect: Located) -> bool:
