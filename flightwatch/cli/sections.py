@@ -35,6 +35,7 @@ SERVER_SECTIONS: dict[str, str] = {
     "profiles": "flightwatch.pipeline.profiles.settings:ProfilesSettings",
     "access": "flightwatch.dashboard.access.settings:AccessSettings",
     "console": "flightwatch.dashboard.settings:ConsoleSettings",
+    "actions": "flightwatch.incidents.action_settings:ActionSettings",
     "outgoing": "flightwatch.incidents.outgoing:OutgoingSettings",
     "channels": "flightwatch.incidents.channels:ChannelSettings",
 }
