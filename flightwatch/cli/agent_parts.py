@@ -60,7 +60,9 @@ class AgentParts:
             folder = socket_folder(settings, common)
             self.profiler = Profiler(folder, state_dir, blobs, sink, clock, abstract=section.abstract)
         hang_seconds = section.hang_seconds if live else 0.0
-        self.hang = HangCollector(os.path.dirname(probe_socket), state_dir, sink, clock, hang_seconds)
+        beside = os.path.dirname(probe_socket)
+        folders = (beside, os.path.join(beside, "profiler"), socket_folder(settings, common))
+        self.hang = HangCollector(folders, state_dir, sink, clock, hang_seconds)
         self.sink = ProgressSink(sink, self.hang.progress)
         self._evidence: dict[str, Callable[[Command], None]] = {"hang": self.hang.collect_evidence}
         if ring is not None:

@@ -20,6 +20,7 @@ class CollectiveRecord:
     op: name without the library's prefix ("all_to_all", "send").
     peer: global rank of the other side of a send or receive, None when unknown or not point to point.
     shape: input sizes and element types as text, for comparison between ranks.
+    bytes, dtype: of the input, None and "" when unknown.
     started: it had begun on the device.
     created_ns: enqueue time on the rank's own clock, nanoseconds since the epoch; for display only.
     frame: innermost user frame as "function (file:line)", "" when the recorder kept none.
@@ -31,6 +32,8 @@ class CollectiveRecord:
     is_p2p: bool = False
     peer: int | None = None
     shape: str = ""
+    bytes: int | None = None
+    dtype: str = ""
     started: bool = False
     created_ns: int | None = None
     frame: str = ""

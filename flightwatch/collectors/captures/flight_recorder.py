@@ -213,6 +213,8 @@ def _record(groups: _Groups, entry: Mapping[str, Any], group: str, seq: int, op:
         is_p2p=p2p,
         peer=peer,
         shape=f"{_sizes(entry.get('input_sizes'))} {_sizes(entry.get('input_dtypes'))}",
+        bytes=_bytes(entry.get("input_sizes"), entry.get("input_dtypes")),
+        dtype=_sizes(entry.get("input_dtypes"))[:64],
         started=entry.get("state") == "started",
         created_ns=_whole(entry.get("time_created_ns")),
         frame=_frame(frames[0]) if isinstance(frames, list) and frames and isinstance(frames[0], dict) else "",
@@ -237,6 +239,29 @@ def _sizes(value: Any) -> str:
         for part in value[:16]
     ]
     return ",".join(parts)
+
+
+#: Element types as torch names them, to bytes.
+_ELEMENT_BYTES = {
+    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1,
+}  # fmt: skip
+
+
+def _bytes(sizes: Any, dtypes: Any) -> int | None:
+    """Return the bytes of all inputs, None where a size or an element type is not known."""
+    if not isinstance(sizes, (list, tuple)) or not isinstance(dtypes, (list, tuple)) or not 0 < len(sizes) <= 1024:
+        return None
+    total = 0
+    for index, size in enumerate(sizes):
+        element = _ELEMENT_BYTES.get(_word(dtypes[min(index, len(dtypes) - 1)])) if dtypes else None
+        cells = [_whole(cell) for cell in size[:16]] if isinstance(size, (list, tuple)) else [None]
+        if element is None or None in cells:
+            return None
+        for cell in cells:
+            element *= cell or 0
+        total += element
+    return total if total < 2**63 else None
 
 
 def _whole(value: Any) -> int | None:

@@ -1,17 +1,20 @@
 """Collects what a hang's verdict needs from every rank of this node, on command or when a job stands still.
 
 Full dumps stay on the node (`<state>/evidence/<capture>/`, which `flightwatch hang` reads); the store gets
-unfinished collectives, the last finished one of each group, and a digest of the main thread's stack.
+unfinished collectives, the last finished one of each group, and a digest of the main thread's stack. Every
+collection is two captures 5 s apart (`NAME` and `NAME.2`): what waits in both is what hangs. A standstill that
+goes on is captured once more (`NAME.3`), by when evidence of other nodes is late rather than on its way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -28,6 +31,10 @@ from flightwatch.core.protocols import Command, Sink
 logger = logging.getLogger(__name__)
 
 WATCH_SECONDS = 5.0
+#: Between the two captures of one collection.
+AGAIN_SECONDS = 5.0
+#: From the second to the third capture of a standstill.
+LATER_SECONDS = 10.0
 #: Each question to a rank may take so long; ranks are asked at once, so a node answers within 5 s.
 ASK_SECONDS = 1.5
 KEPT_CAPTURES = 20
@@ -58,9 +65,10 @@ class HangCollector:
 
     Parameters
     ----------
-    socket_dir: folder with the ranks' worker servers (`worker-PID.sock`).
+    socket_dirs: folders with the ranks' worker servers (`worker-PID.sock`).
     state_dir: the agent's own folder.
     hang_seconds: shortest standstill after which evidence is collected unasked; 0: never.
+    again_seconds, later_seconds: from the first capture of a collection to its second, from that to its third.
 
     Attributes
     ----------
@@ -69,20 +77,23 @@ class HangCollector:
 
     def __init__(
         self,
-        socket_dir: str,
+        socket_dirs: Sequence[str],
         state_dir: str,
         sink: Sink,
         clock: Clock,
         hang_seconds: float,
         run: stacks.RunCommand = run_command,
         processes: Callable[[], Iterable[Process]] = training_processes,
+        again_seconds: float = AGAIN_SECONDS,
+        later_seconds: float = LATER_SECONDS,
     ) -> None:
-        self._socket_dir = socket_dir
+        self._socket_dirs = tuple(socket_dirs)
         self._folder = os.path.join(state_dir, "evidence")
         self._sink = sink
         self._clock = clock
         self._run_command = run
         self._processes = processes
+        self._again_s, self._later_s = again_seconds, later_seconds
         self._watches = hang_seconds > 0
         self.progress = Progress(clock, hang_seconds)
         self._stop = threading.Event()
@@ -98,7 +109,7 @@ class HangCollector:
         self._stop.set()
 
     def collect_evidence(self, command: Command) -> None:
-        """Collect on command, on a thread of its own. Raises BadRecord when the command names no request."""
+        """Collect twice on command, on a thread of its own. Raises BadRecord when the command names no request."""
         given = command.arguments
         request, ranks = given.get("request"), given.get("ranks")
         if not isinstance(request, str) or not request:
@@ -107,7 +118,7 @@ class HangCollector:
         run = given.get("run")
 
         def work() -> None:
-            self._guarded(request, command.job, str(run) if run else None, wanted)
+            self._collect(request, command.job, str(run) if run else None, wanted, (self._again_s,), lambda: True)
 
         threading.Thread(target=work, name="hang-evidence", daemon=True).start()
 
@@ -115,7 +126,24 @@ class HangCollector:
         while not self._stop.wait(WATCH_SECONDS):
             for job, run in self.progress.standing():
                 logger.warning("job %s stands still: evidence is collected", job)
-                self._guarded(f"h{self._clock.now_ms()}-{job}", job, run, None)
+                still = functools.partial(self.progress.stands, (job, run))
+                self._collect(f"h{self._clock.now_ms()}-{job}", job, run, None, (self._again_s, self._later_s), still)
+
+    def _collect(
+        self,
+        name: str,
+        job: str,
+        run: str | None,
+        ranks: set[int] | None,
+        pauses: Sequence[float],
+        wanted: Callable[[], bool],
+    ) -> None:
+        """Capture, and again after each pause while that is still wanted."""
+        self._guarded(name, job, run, ranks)
+        for number, pause_s in enumerate(pauses, 2):
+            if self._stop.wait(pause_s) or not wanted():
+                return
+            self._guarded(f"{name}.{number}", job, run, ranks)
 
     def _guarded(self, capture: str, job: str, run: str | None, ranks: set[int] | None) -> None:
         try:
@@ -133,7 +161,7 @@ class HangCollector:
         run: attempt, None takes every.
         ranks: None takes all.
         """
-        sockets = {process.pid: path for path, process in worker_sockets(self._socket_dir)}
+        sockets = {process.pid: path for path, process in worker_sockets(self._socket_dirs)}
         wanted = [
             (process, process.rank)
             for process in self._processes()

@@ -10,12 +10,14 @@ from flightwatch.core.clock import Clock
 from flightwatch.core.protocols import Row, Sink
 from flightwatch.core.vocabulary import RunPhase
 
-#: Phases in which no step is expected.
-QUIET_PHASES = ("rendezvous", "init", "compile", "restore", "evaluate", "checkpoint")
+#: Phases in which no step is expected, and how long each may last (seconds) before it counts as a standstill.
+QUIET_PHASES = {
+    "rendezvous": 900.0, "init": 1800.0, "compile": 3600.0, "restore": 1800.0, "evaluate": 3600.0, "checkpoint": 1800.0,
+}  # fmt: skip
 #: A job stands still after so many of its longest recent steps.
 STEPS = 5.0
 _MOST_JOBS = 64
-_FORGET_SECONDS = 3600.0
+_FORGET_SECONDS = 7200.0
 
 
 @dataclass(slots=True)
@@ -23,7 +25,7 @@ class _Job:
     last_s: float
     longest_step_s: float = 0.0
     steps: int = 0
-    quiet: bool = False
+    phase: str = ""
     told: bool = False
 
 
@@ -60,11 +62,11 @@ class Progress:
                     return
                 job = self._jobs[key] = _Job(self._clock.monotonic_s())
             if row.table == "runs":
-                job.quiet = row.values.get("phase") in QUIET_PHASES and row.values.get("ended_at") is None
-                job.last_s = self._clock.monotonic_s()
+                job.phase = str(row.values.get("phase")) if row.values.get("ended_at") is None else ""
+                job.last_s, job.told = self._clock.monotonic_s(), False
                 return
             job.last_s, job.told = self._clock.monotonic_s(), False
-            job.quiet = False
+            job.phase = ""
             job.steps += 1
             step_us = row.values.get("step_us")
             if isinstance(step_us, (int, float)):
@@ -99,11 +101,19 @@ class Progress:
             for key in [key for key, job in self._jobs.items() if now_s - job.last_s > _FORGET_SECONDS]:
                 del self._jobs[key]
             for key, job in self._jobs.items():
-                limit_s = max(self._least_s, STEPS * job.longest_step_s)
-                if job.steps > 1 and not job.quiet and not job.told and now_s - job.last_s > limit_s:
+                quiet_s = QUIET_PHASES.get(job.phase)
+                limit_s = max(self._least_s, STEPS * job.longest_step_s, quiet_s or 0.0)
+                watched = job.steps > 1 or quiet_s is not None
+                if watched and not job.told and now_s - job.last_s > limit_s:
                     job.told = True
                     found.append(key)
         return found
+
+    def stands(self, key: tuple[str, str]) -> bool:
+        """Say whether a job that was told has made no step since."""
+        with self._lock:
+            job = self._jobs.get(key)
+            return job is not None and job.told
 
 
 class ProgressSink:

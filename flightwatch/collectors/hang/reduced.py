@@ -14,6 +14,9 @@ from flightwatch.core.vocabulary import EventSeverity, EventSource
 if TYPE_CHECKING:
     from flightwatch.collectors.hang.evidence import RankEvidence
 
+#: Members at each end of a group that tell who is in it.
+TELLERS = 2
+
 
 def rows_of(evidence: RankEvidence, capture: str, now_ms: int, folder: str) -> Iterator[Row]:
     """Yield the rows of one rank: `dumps`, `process_groups`, `collectives`, and an event with the stack's digest."""
@@ -25,6 +28,9 @@ def rows_of(evidence: RankEvidence, capture: str, now_ms: int, folder: str) -> I
     yield Row("dumps", known | {"status": status, "entries": 0 if status == "empty" else None})
     if dump is not None:
         for name, members in dump.members.items():
+            # A few of the members tell it, whoever of them is lost: all of 10,000 would tell 10,000 names each.
+            if evidence.rank not in (*members[:TELLERS], *members[-TELLERS:]):
+                continue
             values = {"process_group": name, "desc": name.rsplit(":", 1)[0], "members": list(members)}
             yield Row("process_groups", base | values)
         yield from _collectives(dump, known)
@@ -44,8 +50,11 @@ def _collectives(dump: RankDump, known: dict[str, Any]) -> Iterator[Row]:
     for group, seq in dump.completed.items():
         done = {"process_group": group, "seq": seq, "op": "unknown", "state": "completed", "retired": True}
         yield Row("collectives", known | done | {"is_p2p": False})
-    for record in dump.pending:
+    for order, record in enumerate(dump.pending):
         values = {
+            "record_id": order,
+            "bytes": record.bytes,
+            "dtype": record.dtype or None,
             "process_group": record.group,
             "seq": record.seq,
             "op": record.op,
@@ -56,6 +65,12 @@ def _collectives(dump: RankDump, known: dict[str, Any]) -> Iterator[Row]:
             "created_at": record.created_ns // 1_000_000 if record.created_ns is not None else None,
         }
         yield Row("collectives", known | values)
+    shown = {(record.group, record.seq) for record in dump.pending if not record.is_p2p}
+    for group, seq in dump.reached.items():
+        # How far the rank has called ahead, where its oldest unfinished calls do not show it.
+        if seq != dump.completed.get(group) and (group, seq) not in shown:
+            last = {"process_group": group, "seq": seq, "op": "unknown", "is_p2p": False}
+            yield Row("collectives", known | last | {"state": "scheduled", "retired": False})
 
 
 def _event(evidence: RankEvidence, base: dict[str, Any], capture: str, folder: str) -> Row:

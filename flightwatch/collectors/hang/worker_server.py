@@ -11,7 +11,7 @@ import re
 import socket
 import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from flightwatch.collectors.profiler.processes import Process, read_process
 from flightwatch.core.errors import TransientError
@@ -23,17 +23,21 @@ MOST_BYTES = 64_000_000
 FLIGHT_RECORDER, STACKS = "fr_trace_json", "dump_traceback"
 
 
-def worker_sockets(folder: str) -> Iterator[tuple[str, Process]]:
-    """Yield the sockets of ranks in a folder, each with the process that answers there."""
-    try:
-        names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))[:_MOST_SOCKETS]
-    except OSError:
-        return
-    for name in names:
-        path = os.path.join(folder, name)
-        process = _owner(path)
-        if process is not None and process.rank is not None:
-            yield path, process
+def worker_sockets(folders: Iterable[str]) -> Iterator[tuple[str, Process]]:
+    """Yield the sockets of ranks in some folders, each with the process that answers there.
+
+    Sockets that processes left behind are removed where this process may.
+    """
+    for folder in dict.fromkeys(folders):
+        try:
+            names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))[:_MOST_SOCKETS]
+        except OSError:
+            continue
+        for name in names:
+            path = os.path.join(folder, name)
+            process = _owner(path)
+            if process is not None and process.rank is not None:
+                yield path, process
 
 
 def _owner(path: str) -> Process | None:
@@ -43,7 +47,11 @@ def _owner(path: str) -> Process | None:
             return None
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(1.0)
-            connection.connect(path)
+            try:
+                connection.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)  # its process has ended
+                return None
             pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
         return None

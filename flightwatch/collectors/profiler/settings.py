@@ -25,7 +25,7 @@ class ProfilerSettings:
     )
     abstract: bool = setting(True, "also answer jobs without KINETO_IPC_SOCKET_DIR, unless dynolog does")
     hang_seconds: float = setting(
-        30.0,
+        10.0,
         "collect hang evidence when a job makes no step for this long and for five of its longest recent steps;"
         " 0: only on command",
         minimum=0.0,

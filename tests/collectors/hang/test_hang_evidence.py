@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import os
+import socket
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,8 +11,9 @@ from typing import Any
 import pytest
 
 from flightwatch.collectors.hang import stacks
-from flightwatch.collectors.hang.evidence import HangCollector
+from flightwatch.collectors.hang.evidence import HangCollector, RankEvidence
 from flightwatch.collectors.hang.progress import Progress, ProgressSink
+from flightwatch.collectors.hang.reduced import rows_of
 from flightwatch.collectors.hang.worker_server import worker_sockets
 from flightwatch.collectors.profiler.processes import Process
 from flightwatch.core.clock import ManualClock
@@ -58,7 +61,10 @@ def collector(tmp_path: Path, sink: Rows, processes: Iterable[Process], spy: byt
             raise NoData("py-spy is not installed")
         return spy
 
-    return HangCollector(str(tmp_path), str(tmp_path / "state"), sink, ManualClock(), 10, run, lambda: processes)
+    folders = (str(tmp_path), str(tmp_path / "none"))
+    return HangCollector(
+        folders, str(tmp_path / "state"), sink, ManualClock(), 10, run, lambda: processes, again_seconds=0.0
+    )
 
 
 def test_a_rank_without_worker_server_still_gives_its_stack(tmp_path: Path) -> None:
@@ -102,8 +108,15 @@ def test_sockets_that_are_no_ranks_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "worker-1.sock").write_text("")
     (tmp_path / "worker-2.sock").symlink_to("/dev/null")
     (tmp_path / "worker-x.sock").write_text("")
-    assert list(worker_sockets(str(tmp_path))) == []
-    assert list(worker_sockets(str(tmp_path / "none"))) == []
+    assert list(worker_sockets((str(tmp_path), str(tmp_path / "none")))) == []
+
+
+def test_a_socket_that_a_process_left_behind_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "worker-3.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as bound:
+        bound.bind(str(left))
+    assert list(worker_sockets((str(tmp_path),))) == []
+    assert not left.exists()
 
 
 def test_a_command_collects_and_a_malformed_one_is_refused(tmp_path: Path) -> None:
@@ -113,7 +126,9 @@ def test_a_command_collects_and_a_malformed_one_is_refused(tmp_path: Path) -> No
     for thread in threading.enumerate():
         if thread.name == "hang-evidence":
             thread.join(30)
-    assert {row.values["rank"] for row in sink.rows if row.table == "dumps"} == {1}
+    dumps = [row.values for row in sink.rows if row.table == "dumps"]
+    # Two captures: what waits in both is what hangs.
+    assert [(one["capture_id"], one["rank"]) for one in dumps] == [("r1", 1), ("r1.2", 1)]
     with pytest.raises(BadRecord, match="names no request"):
         hang.collect_evidence(Command("c", "collect_evidence", "n", "llama", "me", 0, 1, {}))
 
@@ -152,6 +167,9 @@ def test_slow_steps_and_quiet_phases_are_no_standstill() -> None:
     progress.see(phase("checkpoint"))
     clock.advance(1000)
     assert progress.standing() == []
+    clock.advance(1000)
+    assert progress.standing() == [("llama", "0")], "a checkpoint has a limit of its own"
+    assert progress.stands(("llama", "0"))
     progress.see(phase("train"))
     clock.advance(200)
     assert progress.standing() == [("llama", "0")]
@@ -183,6 +201,36 @@ def test_a_job_that_ended_is_no_standstill_until_it_makes_new_steps() -> None:
     steps(3000)
     clock.advance(11)
     assert progress.standing() == [("llama", "0")]
+
+
+def test_a_rendezvous_that_never_ends_is_a_standstill_before_the_first_step() -> None:
+    clock = ManualClock()
+    progress = Progress(clock, 10.0)
+    progress.see(phase("rendezvous"))
+    clock.advance(600)
+    assert progress.standing() == []
+    clock.advance(600)
+    assert progress.standing() == [("llama", "0")]
+    progress.see(step())
+    assert not progress.stands(("llama", "0"))
+
+
+def test_what_the_store_gets_of_a_dump(tmp_path: Path) -> None:
+    entries = [
+        {"process_group": ("0", "default_pg"), "pg_id": 0, "collective_seq_id": seq, "profiling_name": "nccl:sum",
+         "state": "completed" if seq < 3 else "scheduled", "retired": seq < 3, "input_sizes": [[4, 8]],
+         "input_dtypes": ["Float"], "time_created_ns": seq * 10**9}
+        for seq in range(1, 100)
+    ]  # fmt: skip
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": [0, 1]}}
+    dump = json.dumps({"version": "2.10", "pg_config": config, "entries": entries}).encode()
+    evidence = RankEvidence(rank(0), 0, dump, None)
+    rows = [row.values for row in rows_of(evidence, "c1", 5, "/f") if row.table == "collectives"]
+    assert len(rows) == 1 + 64 + 1
+    done, oldest, ahead = rows[0], rows[1], rows[-1]
+    assert (done["seq"], done["retired"]) == (2, True)
+    assert (oldest["seq"], oldest["op"], oldest["bytes"], oldest["record_id"]) == (3, "sum", 128, 0)
+    assert (ahead["seq"], ahead["op"]) == (99, "unknown"), "how far the rank called ahead is not cut off"
 
 
 def test_the_end_of_another_phase_is_not_the_end_of_the_job() -> None:

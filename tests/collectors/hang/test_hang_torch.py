@@ -31,7 +31,7 @@ def test_the_rank_that_sleeps_is_named_with_its_line(torch_python: str, short_fo
         text=True,
     )
     sink = Rows()
-    hang = HangCollector(str(short_folder), str(short_folder / "state"), sink, SystemClock(), 0)
+    hang = HangCollector((str(short_folder),), str(short_folder / "state"), sink, SystemClock(), 0)
     assert job.stdout is not None
     with job:
         try:
