@@ -62,7 +62,8 @@ class WholeBody:
 
 
 async def _refuse(send: Send, status: int, message: str) -> None:
-    body = json.dumps({"error": {"code": "refused", "message": message}}).encode()
+    code = "too_large" if status == 413 else "too_slow"
+    body = json.dumps({"error": {"code": code, "message": message, "where": None}}).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

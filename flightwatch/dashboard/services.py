@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.pipeline.control.database import Control
+from flightwatch.pipeline.profiles.settings import ProfilesSettings
 from flightwatch.pipeline.store.client import Store
 
 #: A JSON-ready picture of the running instance (see pipeline.status).
@@ -25,6 +26,7 @@ class Services:
     ready: returns None when the instance can serve, else one sentence saying what is missing.
     control: incidents, people, tokens and what else is decided; None: nothing can be written.
     access: who is who; None: everybody on loopback is the local administrator.
+    profile_limits: how large a profile may be.
     """
 
     store: Store
@@ -32,3 +34,4 @@ class Services:
     ready: Callable[[], str | None]
     control: Control | None = None
     access: AccessControl | None = None
+    profile_limits: ProfilesSettings = field(default_factory=ProfilesSettings)

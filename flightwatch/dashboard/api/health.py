@@ -1,8 +1,6 @@
-"""Liveness, readiness, status and OpenMetrics of this process."""
+"""Liveness, readiness and OpenMetrics of this process."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
@@ -12,7 +10,7 @@ from flightwatch.dashboard.services import Services
 
 
 def router(services: Services) -> APIRouter:
-    """Build the routes `/healthz`, `/readyz`, `/metrics`, `/api/v1/status`."""
+    """Build the routes `/healthz`, `/readyz`, `/metrics`."""
     routes = APIRouter()
 
     @routes.get("/healthz")
@@ -33,10 +31,5 @@ def router(services: Services) -> APIRouter:
         """Figures of this instance for a Prometheus-style scraper."""
         body, content_type = exposition(services.status())
         return Response(body, media_type=content_type)
-
-    @routes.get("/api/v1/status")
-    def status() -> dict[str, Any]:
-        """What runs, lag, rows per second, last row per table, disk, coverage."""
-        return dict(services.status())
 
     return routes

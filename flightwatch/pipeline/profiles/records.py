@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from flightwatch.core.errors import Refused
+from flightwatch.core.errors import NotFound, Refused
 from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.control.schema import PROFILE_RANKS, PROFILE_REQUESTS, PROFILE_TARGETS
 
@@ -83,11 +83,11 @@ class Profiles:
         return name
 
     def get(self, name: str) -> dict[str, Any]:
-        """Return one request with its ranks. Raises Refused when there is none."""
+        """Return one request with its ranks. Raises NotFound when there is none."""
         with self._control.reading() as connection:
             row = connection.execute(sa.select(PROFILE_REQUESTS).where(PROFILE_REQUESTS.c.id == name)).one_or_none()
             if row is None:
-                raise Refused(f"there is no profile {name}")
+                raise NotFound(f"there is no profile {name}")
             return self._document(connection, row)
 
     def newest(self, limit: int = 50) -> list[dict[str, Any]]:
