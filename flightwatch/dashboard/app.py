@@ -23,6 +23,7 @@ from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.dashboard.access.gate import Gate
 from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.api.health import router
+from flightwatch.dashboard.api.server import PREFIX, create_api
 from flightwatch.dashboard.bodies import WholeBody
 from flightwatch.dashboard.pages import machine
 from flightwatch.dashboard.services import Services
@@ -64,9 +65,11 @@ def create_app(services: Services, *, loopback_only: bool) -> FastAPI:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, "[::1]"])
     app.add_middleware(WholeBody, largest_bytes=LARGEST_BODY_BYTES)
 
+    app.mount(PREFIX, create_api(services, access))
+
     @app.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
     def no_such_route(path: str) -> JSONResponse:
-        error = {"code": "not_found", "message": f"there is no /api/{path}"}
+        error = {"code": "not_found", "message": f"there is no /api/{path[:200]}", "where": None}
         return JSONResponse({"error": error}, status_code=404)
 
     app.mount("/", WSGIMiddleware(_pages(services).server, workers=8))
