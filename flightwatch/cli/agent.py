@@ -218,6 +218,7 @@ def run_agent(
         settings, common, state_dir(common), probe_socket, sender, BlobSender(sender, pack), clock, environment.live,
         environment.op_ring,
     )  # fmt: skip
+    environment.run_watch = parts.hang.progress.see
     keys = control_keys(environment.settings.control_keys)
     commands = CommandReader(bus, node, keys, clock, os.path.join(state_dir(common), "commands_seen")) if keys else None
     agent = Agent(environment, parts.sink, clock, sender.state, commands, parts.handlers, settle=settle_memory)

@@ -41,6 +41,7 @@ class Environment:
     redfish: the section `[redfish]`.
     receiver: the section `[receiver]`, with the path of its socket decided.
     op_ring: where the receiver keeps per-op detail, None: nowhere.
+    run_watch: shown rows of `runs` that are not stored: phases and ends that ranks on this node tell; set by the agent.
     nvml_answers: set by the NVML collector, so that nvidia-smi is not asked besides.
     kernel_log_answers: set while /dev/kmsg is read, so that the journal's copy is not.
     settings: the section `[agent]`.
@@ -61,6 +62,7 @@ class Environment:
     redfish: RedfishSettings = field(default_factory=RedfishSettings)
     receiver: ReceiverSettings = field(default_factory=ReceiverSettings)
     op_ring: OpRing | None = None
+    run_watch: Callable[[Row], None] | None = None
     nvml_answers: bool = False
     kernel_log_answers: bool = False
     state_dir: str = ""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from flightwatch.collectors.environment import Environment
 from flightwatch.collectors.ownership.process_words import slurm_job_of
-from flightwatch.collectors.receiver_detail import KEPT_EVERY, detail_of, rows_of
+from flightwatch.collectors.receiver_detail import KEPT_EVERY, Names, rows_of
 from flightwatch.collectors.receiver_jobs import Jobs
 from flightwatch.collectors.receiver_limits import Bucket, Limits
 from flightwatch.collectors.receiver_rows import Message, Read, read_message, read_rows
@@ -25,7 +25,7 @@ from flightwatch.collectors.receiver_socket import MOST_BYTES, Datagram, Receive
 from flightwatch.collectors.receiver_waits import WaitSplitter
 from flightwatch.core.errors import BadRecord, NoData
 from flightwatch.core.protocols import Row, Value
-from flightwatch.core.vocabulary import EventSeverity, EventSource
+from flightwatch.core.vocabulary import EventSeverity, EventSource, RunPhase
 
 logger = logging.getLogger(__name__)
 
@@ -114,10 +114,12 @@ class Intake:
 
     def __init__(self, environment: Environment, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
+        self._environment = environment
         self._limits = Limits(environment.receiver)
         self._jobs = Jobs(lambda pid: slurm_job_of(environment.tree, pid))
         self._waits = WaitSplitter()
         self._ring = environment.op_ring
+        self._names = Names()
         self._rows: deque[Row] = deque()
         self._lock = threading.Lock()
         self._places: OrderedDict[tuple[str, str, int], _Place] = OrderedDict()
@@ -152,8 +154,13 @@ class Intake:
             read = read_rows(message, job, now_ms, lambda name: self._limits.name(datagram.uid, name, now_s))
             self._counts["refused_values"] += read.refused
             self._keep(read, message, job, datagram, now_s)
-            for one in read.details:
-                self._keep_detail(one, message, job, datagram.uid, now_ms, now_s)
+            for kind, one in read.others:
+                if kind == "names":
+                    self._counts["refused_values"] += not self._names.learn(one, message, job)
+                elif kind == "detail":
+                    self._keep_detail(one, message, job, datagram.uid, now_ms, now_s)
+                else:
+                    self._leave(job, message, now_ms)
 
     def take(self, now_ms: int) -> list[Row]:
         """Return the rows that are ready, and from time to time the receiver's own figures."""
@@ -191,6 +198,8 @@ class Intake:
                 self._placed(row, message, job, datagram, now_s)
             elif row.table == "process_groups":
                 self._grouped(row, message, job)
+            elif row.table == "runs" and message.rank != 0:
+                self._watch(row.values)
             else:
                 if row.table == "runs":
                     attrs = row.values.get("attrs")
@@ -199,7 +208,7 @@ class Intake:
 
     def _keep_detail(self, one: object, message: Message, job: str, uid: int, now_ms: int, now_s: float) -> None:
         """Keep a step's ops on this node; one step in KEPT_EVERY goes to the store as well."""
-        detail = detail_of(one, message, job, uid, now_ms)
+        detail = self._names.detail(one, message, job, uid, now_ms)
         if detail is None:
             self._counts["refused_values"] += 1
             return
@@ -243,10 +252,21 @@ class Intake:
             gone = place.pid is not None and not os.path.exists(f"/proc/{place.pid}")
             if gone or now_s - place.seen_s > SILENT_SECONDS:
                 del self._places[key]
-                ended_ms = int(time.time() * 1000 - (now_s - place.seen_s) * 1000)
-                started = place.row.values["ts"]
-                begun_ms = started if isinstance(started, int) else ended_ms
-                yield Row("placements", {**place.row.values, "valid_until": max(ended_ms, begun_ms)})
+                yield place.end(int(time.time() * 1000 - (now_s - place.seen_s) * 1000))
+
+    def _leave(self, job: str, message: Message, now_ms: int) -> None:
+        """End the placement of a rank that says that it has ended properly; with the node's last one its run ends."""
+        place = self._places.pop((job, message.run, message.rank), None)
+        if place is not None:
+            self._put(place.end(now_ms))
+        if not any(other[:2] == (job, message.run) for other in self._places):
+            self._watch({"ts": now_ms, "job": job, "run": message.run, "phase": RunPhase.TRAIN.value,
+                         "started_at": now_ms, "ended_at": now_ms})  # fmt: skip
+
+    def _watch(self, values: dict[str, Value]) -> None:
+        """Show a phase to the hang watch alone: rank 0 of the job tells the store."""
+        if self._environment.run_watch is not None:
+            self._environment.run_watch(Row("runs", values))
 
 
 class _Place:
@@ -254,6 +274,12 @@ class _Place:
 
     def __init__(self, row: Row, told: dict[str, Value], pid: int | None, seen_s: float) -> None:
         self.row, self.told, self.pid, self.seen_s = row, told, pid, seen_s
+
+    def end(self, ended_ms: int) -> Row:
+        """Return the placement with its end."""
+        started = self.row.values["ts"]
+        begun_ms = started if isinstance(started, int) else ended_ms
+        return Row("placements", {**self.row.values, "valid_until": max(ended_ms, begun_ms)})
 
 
 def _figure(now_ms: int, name: str, count: int) -> Row:

@@ -1,13 +1,15 @@
 """Full detail of one step of one rank: every op on its own, as the probe sends it and as rows of `op_timings`.
 
-A probe's message may hold `["detail", {"ts", "step", "keys", "ops"}]`. `keys` are [level, kind, op, process_group,
-axis] ("" where there is none), `ops` are [key, start_us, dur_us, bytes, seq, span_us] with the start counted from
-`ts`; `seq` is -1 where there is none, `span_us` -1 where the op held no communication.
+A probe's message may hold `["names", {"ts", "table", "first", "keys"}]` and `["detail", {"ts", "step", "table",
+"ops"}]`. `keys` are [level, kind, op, process_group, axis] ("" where there is none), a process's table of them only
+grows; `ops` are [key, start_us, dur_us, bytes, seq, span_us] with the start counted from `ts`; `dur_us` is -1 where
+it is unknown, `seq` where there is none, `span_us` where the op held no communication.
 """
 
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +21,7 @@ from flightwatch.core.protocols import Row
 LEVELS = ("block", "op")
 MOST_KEYS = 1024
 MOST_OPS = 8192
+MOST_TABLES = 1024
 #: One step in so many is stored in full detail unasked.
 KEPT_EVERY = 100
 
@@ -51,16 +54,45 @@ class Detail:
         return cls(uid, job, run, rank, ts, step, keys, ops)
 
 
-def detail_of(one: object, message: Message, job: str, uid: int, now_ms: int) -> Detail | None:
-    """Return the detail of one element of a message; None when it is malformed or of another time."""
-    if not isinstance(one, dict):
-        return None
-    ts, step, keys, ops = (one.get(name) for name in ("ts", "step", "keys", "ops"))
-    if type(ts) is not int or type(step) is not int or not now_ms - 3_600_000 <= ts <= now_ms + 60_000 or step < 0:
-        return None
-    if not (isinstance(keys, list) and len(keys) <= MOST_KEYS and isinstance(ops, list) and len(ops) <= MOST_OPS):
-        return None
-    return Detail(uid, job, message.run, message.rank, ts, step, keys, ops)
+class Names:
+    """Tables of names by (job, run, rank), as processes told them."""
+
+    def __init__(self) -> None:
+        self._tables: OrderedDict[tuple[str, str, int], tuple[int, list[Any]]] = OrderedDict()
+
+    def learn(self, one: object, message: Message, job: str) -> bool:
+        """Take a part of a table; False when it is malformed or the part before it is missing."""
+        if not isinstance(one, dict):
+            return False
+        table, first, keys = (one.get(name) for name in ("table", "first", "keys"))
+        if type(table) is not int or type(first) is not int or not isinstance(keys, list):
+            return False
+        place = (job, message.run, message.rank)
+        known = self._tables.get(place)
+        have = known[1] if known is not None and known[0] == table else []
+        if not 0 <= first <= len(have) or first + len(keys) > MOST_KEYS:
+            return False
+        if first + len(keys) >= len(have):
+            # A new list: details that were read before keep the one they were read with.
+            self._tables[place] = (table, [*have[:first], *keys])
+        self._tables.move_to_end(place)
+        while len(self._tables) > MOST_TABLES:
+            self._tables.popitem(last=False)
+        return True
+
+    def detail(self, one: object, message: Message, job: str, uid: int, now_ms: int) -> Detail | None:
+        """Return the detail of one element of a message; None when it is malformed, of another time or its names
+        are not known (the agent has just started; they are told again within a minute).
+        """
+        if not isinstance(one, dict):
+            return None
+        ts, step, table, ops = (one.get(name) for name in ("ts", "step", "table", "ops"))
+        if type(ts) is not int or type(step) is not int or not now_ms - 3_600_000 <= ts <= now_ms + 60_000 or step < 0:
+            return None
+        known = self._tables.get((job, message.run, message.rank))
+        if known is None or known[0] != table or not (isinstance(ops, list) and len(ops) <= MOST_OPS):
+            return None
+        return Detail(uid, job, message.run, message.rank, ts, step, known[1], ops)
 
 
 def rows_of(detail: Detail, may_name: Callable[[str], bool]) -> list[Row]:
@@ -82,14 +114,15 @@ def _values(op: Any, detail: Detail) -> dict[str, Any] | None:
     key = detail.keys[index] if type(index) is int and 0 <= index < len(detail.keys) else None
     if not (isinstance(key, list) and len(key) == 5) or key[0] not in LEVELS:
         return None
-    if not (0 <= start_us < 3.6e9 and 0 <= dur_us < 3.6e9):
+    if not (0 <= start_us < 3.6e9 and (dur_us == -1 or 0 <= dur_us < 3.6e9)):
         return None
     level, kind, name, group, axis = key
     values = {
         "ts": min(detail.ts + int(start_us / 1000), detail.ts + 3_600_000), "level": level, "kind": kind, "op": name,
-        "step": detail.step, "steps": 1, "dur_us": dur_us, "min_us": dur_us, "max_us": dur_us,
-        "dur_sq_us2": round(dur_us * dur_us, 1), "count": 1,
+        "step": detail.step, "steps": 1, "count": 1,
     }  # fmt: skip
+    if dur_us >= 0:
+        values |= {"dur_us": dur_us, "min_us": dur_us, "max_us": dur_us, "dur_sq_us2": round(dur_us * dur_us, 1)}
     known = {"process_group": group or None, "axis": axis or None, "bytes": size if size > 0 else None,
              "seq": seq if seq >= 0 else None, "span_us": span_us if span_us >= 0 else None}  # fmt: skip
     return values | {name: value for name, value in known.items() if value is not None}

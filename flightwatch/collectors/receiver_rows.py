@@ -37,6 +37,8 @@ _REFUSED: Mapping[str, frozenset[str]] = {
     "events": frozenset({"source"}),
     "self_metrics": frozenset({"component", "instance"}),
 }
+#: Elements of a message besides rows: names of ops, a step's ops, the end of a process's training.
+OTHERS = ("names", "detail", "left")
 _WORDS: Mapping[tuple[str, str], frozenset[str]] = {
     ("op_timings", "level"): frozenset(word.value for word in OpLevel),
     ("op_timings", "kind"): frozenset(word.value for word in OpKind),
@@ -75,13 +77,13 @@ class Read:
     Attributes
     ----------
     groups: communication by group of each row of rank_steps, by its position in `rows`.
-    details: what stands under "detail", unchecked: it is no table.
+    others: elements that are no rows of a table, unchecked: "names", "detail", "left".
     refused: rows or cells that were left out.
     """
 
     rows: list[Row] = field(default_factory=list)
     groups: dict[int, dict[str, float]] = field(default_factory=dict)
-    details: list[object] = field(default_factory=list)
+    others: list[tuple[str, object]] = field(default_factory=list)
     refused: int = 0
 
 
@@ -114,8 +116,8 @@ def read_rows(message: Message, job: str, now_ms: int, may_name: Callable[[str],
     """
     read = Read()
     for one in message.rows:
-        if isinstance(one, list) and len(one) == 2 and one[0] == "detail":
-            read.details.append(one[1])
+        if isinstance(one, list) and len(one) == 2 and one[0] in OTHERS:
+            read.others.append((one[0], one[1]))
             continue
         row = _row(one, message, job, now_ms, may_name, read)
         if row is None:

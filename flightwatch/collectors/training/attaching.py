@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional
 
+from flightwatch.collectors.training.detail import given_every
 from flightwatch.collectors.training.identity import Identity, find_identity, role_of_text
 from flightwatch.collectors.training.probe import Probe
 
@@ -22,9 +23,11 @@ def attach(
     work: Optional[Callable[[], Mapping[str, float]]] = None,
     socket: Optional[str] = None,
     check_every: Optional[int] = None,
+    block_every: Optional[int] = None,
+    fp8: Optional[Callable[[], Mapping[str, Mapping[str, float]]]] = None,
 ) -> None:
     """Attach the probe to this process, before or after the model is made. Never raises, and is idempotent:
-    a second call adds `role` and `work` to the attached probe.
+    a second call adds `role`, `work` and `fp8` to the attached probe.
 
     Parameters
     ----------
@@ -33,6 +36,9 @@ def attach(
     work: called once a step; returns counters of this rank's work in the step ("tokens" has a column of its own).
     socket: the agent's socket (default: FLIGHTWATCH_SOCKET, then /run/flightwatch/probe.sock).
     check_every: look for non-finite values every so many steps; 0: never (default: FLIGHTWATCH_CHECK_EVERY, then 1).
+    block_every: send times of repeated blocks every so many steps; 0: never (default: FLIGHTWATCH_BLOCK_EVERY, then
+        what a budget of 100 kB a second and job allows, at most every 16th step).
+    fp8: called every 20 steps; returns {layer: {"amax": ..., "scale": ..., "overflow": ...}}.
     """
     try:
         probe = _state.get("probe")
@@ -43,12 +49,18 @@ def attach(
             _state["probe"] = probe
             _state["given"] = role_of_text(os.environ.get("FLIGHTWATCH_ROLE", ""))
             _state["every"] = check_every if check_every is not None else _number("FLIGHTWATCH_CHECK_EVERY", 1)
+            given = given_every(os.environ.get("FLIGHTWATCH_BLOCK_EVERY"))
+            probe.every_given = block_every if block_every is not None else given
             atexit.register(probe.finish)
         _assemble(late=True)
         if role:
             _state["given"].update({str(axis): int(index) for axis, index in role.items()})
         if work is not None:
             probe.work_of_step = work
+        if fp8 is not None:
+            _state["fp8"] = fp8
+        if "fp8" in _state and "assembly" in _state:
+            _state["assembly"].fp8.given = _state["fp8"]
     except Exception as error:  # Whatever is wrong with the probe, training starts.
         _warn(error)
 
@@ -69,7 +81,9 @@ def _assemble(late: bool) -> None:
     _state["assembled"] = True
     from flightwatch.collectors.training.assembly import assemble
 
-    assemble(_state["probe"], _state["given"], _state["every"], late=_state.get("late", late))
+    late = _state.get("late", late)
+    assembly = _state["assembly"] = assemble(_state["probe"], _state["given"], _state["every"], late=late)
+    assembly.fp8.given = _state.get("fp8")
 
 
 def _identity(job: Optional[str], run: Optional[str], rank: Optional[int]) -> Identity:

@@ -2,17 +2,20 @@
 
 On a synchronous backend (gloo) the host is blocked while a collective runs, so these times are the step's
 exposed communication. On an asynchronous backend (NCCL) they are not: there the device timer brackets the
-waits with events, and what no event covers stays unattributed (design: never counted as compute).
+waits with events, what no event covers stays unattributed (design: never counted as compute), and calls are
+counted with their bytes alone.
 
 DDP's reducer is C++ and calls no Python. Its own timers (`_get_ddp_logging_data`) tell the time from the last
 gradient to the end of the last all-reduce, which is what the host waited for.
 """
 
 import functools
+import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from flightwatch.collectors.training.probe import Probe, now_ns
 from flightwatch.collectors.training.step import Blocked
+from flightwatch.core.vocabulary import OpKind, OpLevel
 
 #: Methods of ProcessGroup that communicate; names differ between torch releases, absent ones are passed over.
 METHODS = (
@@ -25,6 +28,8 @@ METHODS = (
 _MOST_PENDING = 512
 
 Key = Tuple[str, str]
+#: A call that was counted: its key, the time its issue took, the step's note of it.
+Issued = Tuple[Key, int, Optional[List[int]]]
 
 
 class Communication:
@@ -41,14 +46,15 @@ class Communication:
         self._probe = probe
         self._name_of = name_of
         self._around_wait = around_wait
-        self._pending: Dict[int, Tuple[Key, int]] = {}
+        self._pending: Dict[int, Issued] = {}
+        self._calls: Dict[str, int] = {}
 
     def install(self, dist: Any) -> List[str]:
         """Patch the classes; return the names that were there."""
         found = [name for name in METHODS if hasattr(dist.ProcessGroup, name)]
         for name in found:
             setattr(dist.ProcessGroup, name, self._method(name, getattr(dist.ProcessGroup, name)))
-        dist.Work.wait = self._waiting(dist.Work.wait)
+        dist.Work.wait = self.waiting(dist.Work.wait, id)
         return found
 
     def _method(self, op: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,12 +68,8 @@ class Communication:
             work = original(group, *args, **kwargs)
             ended_ns = now_ns()
             try:
-                key, size = (op, self._name_of(group)), payload_bytes(args)
-                self._count(key, ended_ns - started_ns, size)
-                if work is not None:
-                    while len(self._pending) >= _MOST_PENDING:
-                        self._pending.pop(next(iter(self._pending)))
-                    self._pending[id(work)] = (key, ended_ns - started_ns)
+                found = [] if work is None else [id(work)]
+                self.issued((op, self._name_of(group)), started_ns, ended_ns, payload_bytes(args), found)
             except Exception as error:  # Ours, not the training's.
                 probe.failed(error)
             probe.self_ns += now_ns() - ended_ns
@@ -75,14 +77,35 @@ class Communication:
 
         return call
 
-    def _waiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def issued(self, key: Key, started_ns: int, ended_ns: int, size: int, awaited: List[int]) -> None:
+        """Count a call; `awaited` are identities by which waits for it will come."""
+        took_ns = ended_ns - started_ns
+        self._count(key, took_ns, size)
+        op, group = key
+        probe = self._probe
+        seq = self._calls[group] = self._calls.get(group, 0) + 1
+        name = probe.detail.name(OpLevel.OP.value, OpKind.COMM.value, op, group)
+        dur_ns = -1 if probe.asynchronous else took_ns
+        note = probe.current().note(name, started_ns, dur_ns, size, seq, -1)
+        for identity in awaited:
+            while len(self._pending) >= _MOST_PENDING:
+                self._pending.pop(next(iter(self._pending)))
+            self._pending[identity] = (key, took_ns, note)
+
+    def waiting(self, original: Callable[..., Any], identify: Callable[[Any], int]) -> Callable[..., Any]:
+        """Return a wait that is counted to the call that it waits for.
+
+        Parameters
+        ----------
+        identify: the identity (see `issued`) of what is waited for.
+        """
         probe = self._probe
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if probe.off:
                 return original(work, *args, **kwargs)
-            known = self._pending.pop(id(work), None)
+            known = self._pending.pop(identify(work), None)
             self._mark(True)
             started_ns = now_ns()
             try:
@@ -91,13 +114,21 @@ class Communication:
                 ended_ns = now_ns()
                 self._mark(False)
                 try:
-                    key, issued_ns = known or (("wait", ""), 0)
-                    self._count(key, ended_ns - started_ns, 0, issued_ns if known else None)
+                    self._waited(known, ended_ns - started_ns)
                 except Exception as error:  # Ours, not the training's.
                     probe.failed(error)
                 probe.self_ns += now_ns() - ended_ns
 
         return wait
+
+    def _waited(self, known: Optional[Issued], took_ns: int) -> None:
+        if known is None:
+            self._count(("wait", ""), took_ns, 0)
+            return
+        key, issued_ns, note = known
+        self._count(key, took_ns, 0, issued_ns)
+        if note is not None and note[2] >= 0:
+            note[2] += took_ns
 
     def _mark(self, begins: bool) -> None:
         if self._around_wait is not None:
@@ -114,6 +145,7 @@ class Communication:
         blocked = step.blocked.get(key)
         if blocked is None:
             blocked = step.blocked[key] = Blocked()
+            blocked.timed = not probe.asynchronous
         if issued_ns is None or blocked.calls == 0:
             blocked.add(took_ns, size)
             return
@@ -125,35 +157,41 @@ class Communication:
 
 
 class Reducer:
-    """Times of a DDP module's reducer, read one forward later, when torch has them."""
+    """Times of a DDP module's reducer, read one forward later, when torch has them.
+
+    The module is held weakly: it would otherwise live until the interpreter ends, and its reducer's and process
+    group's C++ threads would be joined later than the job means them to be.
+    """
 
     #: On a synchronous device every step is measured; elsewhere torch reads device timers, so only now and then.
     SAMPLED = 10
 
     def __init__(self, probe: Probe, module: Any, group: str, synchronous: bool) -> None:
         self._probe = probe
-        self._module = module
+        self._module = weakref.ref(module)
         self._group = group
         self._every = 1 if synchronous else self.SAMPLED
         module._set_ddp_runtime_logging_sample_rate(self._every)
-        self._seen = 0
 
     def forward_done(self) -> None:
         """Give the previous step its reducer's times. Called after each training forward of the module."""
-        step = self._probe.previous
-        if step is None or step.reducer_ns is not None or not step.backwards:
+        step, module = self._probe.previous, self._module()
+        if step is None or module is None or step.reducer_ns is not None or not step.backwards:
             return
         if self._every > 1 and step.number % self._every and step.number > 10:
             return
-        logged = self._module._get_ddp_logging_data()
+        logged = module._get_ddp_logging_data()
         communication_ns = _positive(logged.get("backward_comm_time"))
         overlap_ns = _positive(logged.get("backward_compute_comm_overlap_time"))
         if communication_ns is None or overlap_ns is None:
             return
         step.reducer_ns = min(max(0, communication_ns - overlap_ns), step.backward_ns)
         step.hidden_ns = min(overlap_ns, communication_ns)
+        size = int(_positive(logged.get("total_parameter_size_bytes")) or 0)
         blocked = step.blocked.setdefault(("reducer_all_reduce", self._group), Blocked())
-        blocked.add(step.reducer_ns, int(_positive(logged.get("total_parameter_size_bytes")) or 0))
+        blocked.add(step.reducer_ns, size)
+        name = self._probe.detail.name(OpLevel.OP.value, OpKind.COMM.value, "reducer_all_reduce", self._group)
+        step.note(name, step.end_ns, step.reducer_ns, size, -1, communication_ns)
 
 
 def payload_bytes(arguments: Tuple[Any, ...]) -> int:

@@ -26,6 +26,10 @@ class DeviceTimer:
     ----------
     make_event: returns a new timing event.
     capturing: says whether the current stream is being captured.
+
+    Attributes
+    ----------
+    others: called with a step and the spans (us) of what was marked besides phases and waits.
     """
 
     def __init__(self, make_event: Callable[[], Any], capturing: Callable[[], bool]) -> None:
@@ -34,6 +38,7 @@ class DeviceTimer:
         self._pool: List[Any] = []
         self._pairs: List[Tuple[str, Any, Any]] = []
         self._open: Dict[str, Any] = {}
+        self.others: List[Callable[[Step, Dict[str, float]], None]] = []
         self._waiting: Deque[Tuple[Step, List[Tuple[str, Any, Any]]]] = collections.deque()
 
     def begin(self, what: str) -> None:
@@ -66,6 +71,9 @@ class DeviceTimer:
         for what, first, last in pairs:
             sums[what] = sums.get(what, 0.0) + first.elapsed_time(last) * 1000
         self._recycle(pairs)
+        others = {what: sums[what] for what in sums if what not in PHASES and what != "wait"}
+        for take in self.others if others else ():
+            take(step, others)
         for phase in PHASES:
             if phase in sums:
                 step.device[phase + "_us"] = round(sums[phase], 1)

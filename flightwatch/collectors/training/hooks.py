@@ -1,19 +1,15 @@
-"""What the probe puts around torch's functions: optimizers, backward, data loader, checkpoints, loss scaling.
+"""What the probe puts around torch's functions: optimizers, backward, data loader, loss scaling, rendezvous.
 
 Every replacement calls the original with the same arguments, returns its result and raises what it raises.
 Features that this torch does not have are left out and named in `missing`.
 """
 
 import functools
-import sys
 import time
 from typing import Any, Callable, List, Optional
 
 from flightwatch.collectors.training.probe import BACKWARD, OUTSIDE, Probe, now_ns
 from flightwatch.core.vocabulary import RunPhase
-
-#: A checkpoint or restore shorter than this is not a phase of the run.
-_PHASE_NS = 100_000_000
 
 
 def install(probe: Probe) -> List[str]:
@@ -26,7 +22,6 @@ def install(probe: Probe) -> List[str]:
         ("backward", _backward),
         ("clip_grad_norm_", _clip),
         ("data loader", _loader),
-        ("checkpoints", _checkpoints),
         ("loss scaling", _scaler),
         ("rendezvous", _rendezvous),
     ):
@@ -101,6 +96,8 @@ before_update: List[Callable[[Any], None]] = []
 #: Called before and after each backward.
 before_backward: List[Callable[[], None]] = []
 after_backward: List[Callable[[], None]] = []
+#: Called with the tensors that backward begins from.
+on_roots: List[Callable[[Any], None]] = []
 
 
 def _backward(probe: Probe, torch: Any) -> None:
@@ -108,6 +105,8 @@ def _backward(probe: Probe, torch: Any) -> None:
         step = probe.activity()
         for call in before_backward:
             call()
+        for look in on_roots:
+            look(tensors if isinstance(tensors, (list, tuple)) else (tensors,))
         loss = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if getattr(loss, "numel", None) is not None and loss.numel() == 1 and len(step.losses) < 1024:
             step.losses.append(loss.detach())
@@ -154,35 +153,6 @@ def _loader(probe: Probe, torch: Any) -> None:
 
 #: Called with start and end of each wait for the data loader.
 data_came: List[Callable[[int, int], None]] = []
-
-
-def _checkpoints(probe: Probe, torch: Any) -> None:
-    depth = [0]
-
-    def before(*_args: Any, **_kwargs: Any) -> None:
-        depth[0] += 1
-
-    def ended(phase: RunPhase) -> Callable[[Any, int, int, Any], None]:
-        def after(_token: Any, started_ns: int, ended_ns: int, _result: Any) -> None:
-            depth[0] -= 1
-            if depth[0] > 0:
-                return
-            took_ns = ended_ns - started_ns
-            if phase is RunPhase.CHECKPOINT and probe.steps_done:
-                # After the optimizer, outside of a step: it belongs to the one that follows.
-                probe.activity().checkpoint_ns += took_ns
-            if took_ns >= _PHASE_NS:
-                now_ms = time.time_ns() // 1_000_000
-                probe.phases.span(phase, now_ms - took_ns // 1_000_000, now_ms)
-
-        return after
-
-    around(probe, torch, "save", before, ended(RunPhase.CHECKPOINT))
-    around(probe, torch, "load", before, ended(RunPhase.RESTORE))
-    dcp = sys.modules.get("torch.distributed.checkpoint")
-    for name, phase in (("save", RunPhase.CHECKPOINT), ("async_save", RunPhase.CHECKPOINT), ("load", RunPhase.RESTORE)):
-        if dcp is not None and hasattr(dcp, name):
-            around(probe, dcp, name, before, ended(phase))
 
 
 def _scaler(probe: Probe, torch: Any) -> None:

@@ -42,15 +42,16 @@ class Modules:
         self._evaluating_since_ns = 0
         self._evaluated_ns = 0
         self._data: List[Tuple[int, int]] = []
+        self.compiling: Callable[[], bool] = _never
         self.forward_done: List[Callable[[Any], None]] = []
         self.forward_begins: List[Callable[[Any], None]] = []
 
     def install(self, torch: Any, late: bool) -> None:
         """Note modules from now on; `late`: models may exist already, so look for them once."""
         self._torch = torch
-        self._compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+        self.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
         if late:
-            self._noted.extend(weakref.ref(one) for one in gc.get_objects() if isinstance(one, torch.nn.Module))
+            self._noted.extend(weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), torch.nn.Module))
 
         def noted(_token: Any, _started: int, _ended: int, _result: Any) -> None:
             return None
@@ -94,13 +95,15 @@ class Modules:
             module.register_forward_pre_hook(self._outside_of_traces(self._begins))
             module.register_forward_hook(self._outside_of_traces(self._ends))
         self._on_root(module)
-        if not _is_compiled(module):
+        if _is_compiled(module):
+            self._probe.compiled = True
+        else:
             blocks = repeated_blocks(self._torch, module)
             if blocks:
                 self._on_blocks(module, blocks)
 
     def _outside_of_traces(self, function: Callable[..., None]) -> Callable[..., None]:
-        hook, compiling = self._probe.guard(function), self._compiling
+        hook, compiling = self._probe.guard(function), self.compiling
 
         def unless_compiling(*args: Any) -> None:
             if not compiling():
@@ -161,6 +164,7 @@ class Modules:
             self._probe.activity()
             self._evaluating_since_ns = started[0] if started else now_ns()
             self._evaluated_ns = now_ns()
+            self._probe.phases.begins(RunPhase.EVALUATE, self._evaluating_since_ns)
 
     def _trains_again(self) -> None:
         """Take the evaluation out of the step: it ended where the last wait for training data began."""
@@ -215,6 +219,10 @@ def repeated_blocks(torch: Any, root: Any) -> List[Tuple[str, Any]]:
         inner = getattr(root, "module", root)
         blocks = [(name, child) for name, child in inner.named_children() if _has_parameters(child)]
     return blocks[: min(last or _MOST_BLOCKS, _MOST_BLOCKS)]
+
+
+def _never() -> bool:
+    return False
 
 
 def _has_parameters(module: Any) -> bool:

@@ -1,8 +1,12 @@
 """Where the first NaN or infinity of a step came from: block, phase, and whether parameters were finite.
 
-One sum per block output and per gradient of a block output: a sum over float32 is non-finite when an element
-is (23 us where `isfinite().all()` takes 988 us on the same tensor). Finite elements whose float32 sum
-overflows (beyond 3e38) would be reported too. Everything is looked at before the optimizer changes parameters.
+**Forward on the host (CPU)**: the loss tells whether a step's forward was finite. Outputs of blocks are only
+remembered, weakly, so that no memory lives longer; when the loss is bad, they are looked at in their order before
+backward frees them. An output that does not live so long, or is changed in place, is summed at once from the next
+step on (the first steps sum all). A bad value that never reaches the loss is not reported.
+**Backward, and forward on asynchronous devices**: one sum per gradient of a block output (and per output). A sum
+over float32 is non-finite when an element is; finite elements whose float32 sum overflows (beyond 3e38) would be
+reported too. Gradients are looked at before the optimizer changes parameters.
 
 A gradient that is bad with respect to the output of block i and good with respect to that of block i+1 came
 from the backward of block i+1. What comes after the last block is named "head or loss".
@@ -10,22 +14,41 @@ On asynchronous devices the sums are copied without waiting and read a step late
 finite is then unknown. That path has not been run on a device.
 """
 
-import functools
+import math
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
-from flightwatch.collectors.training.probe import BACKWARD, Probe
+from flightwatch.collectors.training.probe import Probe
 from flightwatch.collectors.training.step import Step
 
 HEAD = "head or loss"
-_FORWARD_SUM, _BACKWARD_SUM, _INPUT_SUM, _LOSS = 0, 1, 2, 3
+_FORWARD, _BACKWARD, _INPUT = 0, 1, 2
 _MOST_SUMS = 4096
-#: While parameters stay contaminated every step is bad: only the first of a series is an event.
+#: Backwards in which every output is summed, while it is learnt which of them live until then.
+_LEARNING = 2
 Origin = Tuple[str, str, Optional[int]]
 
 
+class _Seen:
+    """One output of a block (or input of the first): its sum, or how to find it again."""
+
+    __slots__ = ("index", "kind", "reference", "total", "version")
+
+    def __init__(self, kind: int, index: int, total: Any, tensor: Any) -> None:
+        self.kind = kind
+        self.index = index
+        self.total = total
+        self.reference = weakref.ref(tensor)
+        self.version = tensor._version
+
+    def tensor(self) -> Any:
+        """Return the values as they were, None when they are gone or were changed."""
+        tensor = self.reference()
+        return tensor if tensor is not None and tensor._version == self.version else None
+
+
 class NonFinite:
-    """Hooks on blocks and the check before the update."""
+    """What is remembered of a step, and the checks before backward and before the update."""
 
     def __init__(self, probe: Probe, every: int = 1) -> None:
         self._probe = probe
@@ -33,65 +56,54 @@ class NonFinite:
         self._torch: Any = None
         self._names: List[str] = []
         self._blocks: List[Any] = []
+        self._firsts: Set[int] = set()
+        self._seen: List[_Seen] = []
+        self._judged = 0
         self._sums: List[Tuple[int, int, Any]] = []
-        self._gradient_hooks: List[Callable[..., None]] = []
+        self._short_lived: Set[Tuple[int, int]] = set()
+        self._learnt = 0
+        self._bad_step = -1
         self._reported = False
         self._late: List[Tuple[int, List[Tuple[int, int]], Any, Any]] = []
 
-    def watch(self, torch: Any, blocks: List[Tuple[str, Any]], compiling: Callable[[], bool]) -> None:
-        """Register hooks on the blocks of one root."""
+    def watch(self, torch: Any, blocks: List[Tuple[str, Any]]) -> None:
+        """Take the blocks of one more root; their numbers go on from those before."""
         self._torch = torch
-        first = len(self._names)
-        for name, block in blocks:
-            index = len(self._names)
-            self._names.append(name)
-            self._blocks.append(weakref.ref(block))
-            # Made once: making a guarded hook costs more than calling it.
-            self._gradient_hooks.append(self._probe.guard(functools.partial(self._gradient, index)))
-            block.register_forward_hook(self._hook(index, self._block_done, compiling))
-            if index == first:
-                block.register_forward_pre_hook(self._hook(index, self._block_begins, compiling))
+        self._firsts.add(len(self._names))
+        self._names += [name for name, _ in blocks]
+        self._blocks += [weakref.ref(block) for _, block in blocks]
+        self._learnt = 0
 
-    def _hook(self, index: int, function: Callable[..., None], compiling: Callable[[], bool]) -> Callable[..., None]:
-        guarded = self._probe.guard(function)
+    def block_begins(self, index: int, inputs: Any) -> None:
+        """Look at the input of a root's first block."""
+        if index in self._firsts and self._wanted():
+            self._remember(_INPUT, index, inputs)
 
-        def hook(_module: Any, *values: Any) -> None:
-            if not compiling():
-                guarded(index, values[-1])
+    def block_done(self, index: int, output: Any) -> None:
+        """Look at the output of a block."""
+        if self._wanted():
+            self._remember(_FORWARD, index, output)
 
-        return hook
+    def gradient(self, index: int, gradients: Any) -> None:
+        """Look at the gradient with respect to the output of a block."""
+        if gradients and gradients[0] is not None and len(self._sums) < _MOST_SUMS and self._is_due():
+            self._sums.append((_BACKWARD, index, self._sum(gradients[0])))
+
+    def _is_due(self) -> bool:
+        return self._probe.current().number % self._every == 0
 
     def _wanted(self) -> bool:
-        probe = self._probe
-        return (
-            probe.phase != BACKWARD  # Activation checkpointing runs forward again: seen already.
-            and probe.current().number % self._every == 0
-            and len(self._sums) < _MOST_SUMS
-            and self._torch.is_grad_enabled()
-        )
+        return len(self._seen) + len(self._sums) < _MOST_SUMS and self._is_due() and self._torch.is_grad_enabled()
 
-    def _block_begins(self, index: int, inputs: Any) -> None:
-        tensor = self._tensor(inputs)
-        if tensor is not None and self._wanted():
-            self._sums.append((_INPUT_SUM, index, self._sum(tensor)))
-
-    def _block_done(self, index: int, output: Any) -> None:
-        tensor = self._tensor(output)
-        if tensor is None or not self._wanted():
+    def _remember(self, kind: int, index: int, value: Any) -> None:
+        tensor = value[0] if isinstance(value, (tuple, list)) and value else value
+        if not (self._torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.numel() > 0):
             return
-        self._sums.append((_FORWARD_SUM, index, self._sum(tensor)))
-        if tensor.grad_fn is not None:
-            tensor.grad_fn.register_prehook(self._gradient_hooks[index])
-
-    def _gradient(self, index: int, gradients: Any) -> None:
-        if gradients and gradients[0] is not None and len(self._sums) < _MOST_SUMS:
-            self._sums.append((_BACKWARD_SUM, index, self._sum(gradients[0])))
-
-    def _tensor(self, value: Any) -> Any:
-        if isinstance(value, (tuple, list)) and value:
-            value = value[0]
-        is_tensor = self._torch.is_tensor(value)
-        return value if is_tensor and value.is_floating_point() and value.numel() > 0 else None
+        if tensor.device.type != "cpu":
+            self._sums.append((kind, index, self._sum(tensor)))
+            return
+        at_once = self._learnt < _LEARNING or (kind, index) in self._short_lived
+        self._seen.append(_Seen(kind, index, self._sum(tensor) if at_once else None, tensor))
 
     def _sum(self, tensor: Any) -> Any:
         local = tensor.detach()
@@ -99,55 +111,96 @@ class NonFinite:
             local = local.to_local()
         return local.sum() if local.dtype is self._torch.float32 else local.sum(dtype=self._torch.float32)
 
+    # Before backward ------------------------------------------------------------------------------------------------
+
+    def before_backward(self, roots: Any) -> None:
+        """Look at what backward begins from (the loss); where it is bad, at the outputs of blocks before it."""
+        new, self._judged = self._seen[self._judged :], len(self._seen)
+        if self._torch is None or not self._is_due():
+            return
+        if all(self._is_good(root) for root in roots):
+            self._learn(new)
+            return
+        step = self._probe.current()
+        bad = [one for one in self._seen if self._was_bad(one)]
+        step.nonfinite += len(bad) + 1
+        self._bad_step = step.number
+        if bad:
+            name = self._names[bad[0].index]
+            inside = bad[0].kind == _FORWARD
+            self._report(("forward", name if inside else "input of " + name, bad[0].index if inside else None),
+                         step.number, len(bad) + 1, True)  # fmt: skip
+        else:
+            self._report(("forward", HEAD, None), step.number, 1, True)
+
+    def _is_good(self, root: Any) -> bool:
+        is_value = self._torch.is_tensor(root) and root.device.type == "cpu" and root.is_floating_point()
+        return not is_value or root.numel() == 0 or math.isfinite(self._value(root))
+
+    def _value(self, tensor: Any) -> float:
+        return float(tensor.detach() if tensor.numel() == 1 and not hasattr(tensor, "to_local") else self._sum(tensor))
+
+    def _was_bad(self, one: _Seen) -> bool:
+        if one.total is not None:
+            return not math.isfinite(float(one.total))
+        tensor = one.tensor()
+        return tensor is not None and not math.isfinite(self._value(tensor))
+
+    def _learn(self, new: List[_Seen]) -> None:
+        """Find out whose outputs are gone or changed when backward begins: those are summed at once from now on."""
+        self._learnt += 1
+        for one in new:
+            if one.total is None and one.tensor() is None:
+                self._short_lived.add((one.kind, one.index))
+        if self._learnt == _LEARNING:
+            self._short_lived |= {(one.kind, one.index) for one in new if one.tensor() is None}
+
+    # Before the update ----------------------------------------------------------------------------------------------
+
     def check(self, step: Step) -> None:
         """Look at the sums of one step; report where the first bad one came from."""
         self._read_late()
         sums, self._sums = self._sums, []
+        self._seen, self._judged = [], 0
         if not sums:
             return
         keys = [(kind, index) for kind, index, _ in sums]
         if sums[0][2].device.type != "cpu":
             self._defer(step.number, keys, self._torch.stack([one[2] for one in sums]))
             return
-        self._add_loss(step, keys, sums)
         norm = step.grad_norm
-        if norm is None or hasattr(norm, "to_local") or not bool(self._torch.isfinite(norm)):
-            # A finite norm of all gradients says that each of them is finite.
+        if norm is None or hasattr(norm, "to_local") or not math.isfinite(float(norm)):
             self._add_first_block(keys, sums)
-        values = self._torch.stack([one[2] for one in sums])
-        finite = self._torch.isfinite(values)
-        self._judge(step, step.number, keys, None if bool(finite.all()) else finite.tolist(), True)
-
-    def _add_loss(self, step: Step, keys: List[Tuple[int, int]], sums: List[Tuple[int, int, Any]]) -> None:
-        """Add the loss behind the last forward: a bad one after good blocks came from the head or the loss."""
-        if step.losses and self._torch.is_tensor(step.losses[-1]) and not hasattr(step.losses[-1], "to_local"):
-            after = next((place for place, (kind, _) in enumerate(keys) if kind == _BACKWARD_SUM), len(keys))
-            keys.insert(after, (_LOSS, -1))
-            sums.insert(after, (_LOSS, -1, step.losses[-1].float().reshape(())))
+        finite = [math.isfinite(float(total)) for _, _, total in sums]
+        self._judge(step, step.number, keys, None if all(finite) else finite, at_once=True)
 
     def _add_first_block(self, keys: List[Tuple[int, int]], sums: List[Tuple[int, int, Any]]) -> None:
         """Add the gradients of the first block's parameters: nothing before it would show its backward."""
-        first = next((index for kind, index in reversed(keys) if kind == _BACKWARD_SUM), None)
+        first = next((index for kind, index in reversed(keys) if kind == _BACKWARD), None)
         block = self._blocks[first]() if first is not None else None
         if block is None or first is None:
             return
         gradients = [one.grad for one in block.parameters() if one.grad is not None and one.grad.is_floating_point()]
         for gradient in gradients[:32]:
-            keys.append((_BACKWARD_SUM, -1))
-            sums.append((_BACKWARD_SUM, -1, self._sum(gradient)))
+            keys.append((_BACKWARD, -1))
+            sums.append((_BACKWARD, -1, self._sum(gradient)))
 
     def _judge(self, step: Optional[Step], number: int, keys: List[Tuple[int, int]], finite: Optional[List[bool]],
                at_once: bool) -> None:  # fmt: skip
         if finite is None:
-            self._reported = False
+            # While parameters stay contaminated every step is bad: only the first of a series is an event.
+            self._reported = self._reported and self._bad_step == number
             return
         bad = finite.count(False)
         if step is not None:
             step.nonfinite += bad
+        self._report(self._origin(keys, finite), number, bad, at_once)
+
+    def _report(self, origin: Origin, number: int, bad: int, at_once: bool) -> None:
         if self._reported:
             return
         self._reported = True
-        phase, module, index = self._origin(keys, finite)
+        phase, module, index = origin
         parameters = self._parameters_finite(index) if at_once else None
         attrs: Dict[str, Any] = {"module": module, "phase": phase, "step": number, "nonfinite_checks": bad}
         if parameters is not None:
@@ -160,13 +213,11 @@ class NonFinite:
     def _origin(self, keys: List[Tuple[int, int]], finite: List[bool]) -> Origin:
         position = finite.index(False)
         kind, index = keys[position]
-        if kind == _LOSS:
-            return "forward", HEAD, None
-        if kind == _INPUT_SUM:
+        if kind == _INPUT:
             return "forward", "input of " + self._names[index], None
-        if kind == _FORWARD_SUM:
+        if kind == _FORWARD:
             return "forward", self._names[index], index
-        seen = [at for (was, at), good in zip(keys[:position], finite) if was == _BACKWARD_SUM and good and at != index]
+        seen = [at for (was, at), good in zip(keys[:position], finite) if was == _BACKWARD and good and at != index]
         if not seen:
             return "backward", HEAD, None
         return "backward", self._names[seen[-1]], seen[-1]

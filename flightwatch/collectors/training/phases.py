@@ -1,4 +1,8 @@
-"""Phases of the run as rows of `runs`, sent by rank 0: rendezvous, init, restore, train, evaluate, checkpoint."""
+"""Phases of the run as rows of `runs`: rendezvous, init, compile, restore, train, evaluate, checkpoint.
+
+Sent by the first rank of each node: rank 0's are stored, the others' tell their own agent's hang watch that no step
+is expected. A phase is told when it ends, and when it lasts longer than OPEN_SECONDS also while it runs.
+"""
 
 import os
 import platform
@@ -12,6 +16,10 @@ if TYPE_CHECKING:
     from flightwatch.collectors.training.probe import Probe
 
 
+#: A phase that lasts so long is told before its end.
+OPEN_SECONDS = 1.0
+
+
 class Phases:
     """Sends a row when a phase begins (no end) and when it ends."""
 
@@ -20,6 +28,7 @@ class Phases:
         self._process_ms = time.time_ns() // 1_000_000
         self._train_ms: Optional[int] = None
         self._early: List[Any] = []
+        self._running: Dict[RunPhase, int] = {}
 
     def training_begins(self, started_ms: int) -> None:
         """End init where the first step began."""
@@ -29,6 +38,21 @@ class Phases:
             self._row(phase, begun_ms, ended_ms)
         self._row(RunPhase.INIT, self._process_ms, started_ms)
         self._row(RunPhase.TRAIN, started_ms, None)
+
+    def begins(self, phase: RunPhase, started_ns: int) -> None:
+        """Note that a phase runs; `span_ns` or `passed_over` ends it."""
+        self._running[phase] = started_ns
+
+    def passed_over(self, phase: RunPhase) -> None:
+        """Note the end of a phase that was too short to be told."""
+        self._running.pop(phase, None)
+
+    def tell_running(self) -> None:
+        """Tell phases that last long, once. Called on the sending thread."""
+        at_ns = time.perf_counter_ns()
+        for phase, started_ns in list(self._running.items()):
+            if at_ns - started_ns >= OPEN_SECONDS * 1e9 and self._running.pop(phase, None) is not None:
+                self._row(phase, time.time_ns() // 1_000_000 - (at_ns - started_ns) // 1_000_000, None)
 
     def ends(self) -> None:
         """End train with the process."""
@@ -41,6 +65,7 @@ class Phases:
 
     def span_ns(self, phase: RunPhase, started_ns: int, ended_ns: int) -> None:
         """Send a phase that is over, given on the monotonic clock in nanoseconds."""
+        self._running.pop(phase, None)
         now_ms, at_ns = time.time_ns() // 1_000_000, time.perf_counter_ns()
         self._row(phase, now_ms - (at_ns - started_ns) // 1_000_000, now_ms - (at_ns - ended_ns) // 1_000_000)
 
@@ -51,7 +76,7 @@ class Phases:
             if len(self._early) < 64:
                 self._early.append((phase, started_ms, ended_ms))
             return
-        if probe.identity.rank != 0:
+        if probe.identity.rank != 0 and probe.identity.local_rank != 0:
             return
         values: Dict[str, Any] = {"ts": started_ms, "phase": phase.value, "started_at": started_ms, "attrs": _attrs()}
         values["attrs"]["world_size"] = str(probe.identity.world)

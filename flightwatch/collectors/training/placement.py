@@ -1,24 +1,33 @@
 """Where this rank stands: role on each parallel axis, process groups, device; told when known and repeated.
 
-Sources, the surest first: `attach(role=...)`, FLIGHTWATCH_ROLE, device meshes, Megatron's parallel state, and a
-DDP or FSDP root over all ranks (whose data-parallel index is the rank).
+Sources, the surest first: `attach(role=...)`, FLIGHTWATCH_ROLE, device meshes, DeepSpeed's and Megatron's
+parallel state, and a DDP, FSDP or ZeRO root over all ranks (whose data-parallel index is the rank). Only what
+answers without communication is asked: some getters of DeepSpeed make process groups.
 """
 
 import sys
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from flightwatch.collectors.training.hooks import around
 from flightwatch.collectors.training.identity import axis_of
 from flightwatch.collectors.training.probe import Probe
 from flightwatch.core.vocabulary import process_group_name
 
-#: Axes whose communication goes through functional collectives, which the host cannot time.
+#: Axes whose communication goes through functional collectives, which are not seen in compiled graphs.
 _UNSEEN_AXES = ("tp", "cp", "ep", "etp")
 _MOST_GROUPS = 64
 _MEGATRON = {"tp": "tensor_model_parallel", "pp": "pipeline_model_parallel", "dp": "data_parallel",
-             "cp": "context_parallel", "ep": "expert_model_parallel"}  # fmt: skip
+             "cp": "context_parallel", "ep": "expert_model_parallel",
+             "etp": "expert_tensor_parallel"}  # fmt: skip
+#: Methods of the model-parallel unit that a DeepSpeed job brings (Megatron's, or its own pipeline grid).
+_DEEPSPEED = {
+    "tp": ("get_tensor_model_parallel_rank", "get_model_parallel_rank", "get_slice_parallel_rank"),
+    "pp": ("get_pipeline_model_parallel_rank", "get_pipe_parallel_rank"),
+    "dp": ("get_data_parallel_rank",),
+    "cp": ("get_sequence_parallel_rank",),
+}
 
 
 class Placement:
@@ -31,7 +40,7 @@ class Placement:
         self._names: Dict[str, str] = {}
         self._groups: Dict[str, Dict[str, Any]] = {}
         self._since_ms: Optional[int] = None
-        self._sent: Dict[str, int] = {}
+        self.functional_seen = False
 
     def install(self, torch: Any) -> None:
         """Note device meshes that are made from now on."""
@@ -86,6 +95,15 @@ class Placement:
         }  # fmt: skip
         return name
 
+    def name_of_key(self, key: str) -> str:
+        """Return the name of the group that torch calls `key`."""
+        name = self._names.get(key)
+        if name is None:
+            from torch.distributed.distributed_c10d import _resolve_process_group
+
+            name = self.group_name(_resolve_process_group(key))  # type: ignore[arg-type,unused-ignore]
+        return name
+
     def default_group_name(self) -> str:
         """Return the name of the group of all ranks."""
         import torch.distributed as dist
@@ -96,10 +114,12 @@ class Placement:
         """Return what is known now."""
         found: Dict[str, int] = {}
         found.update(_from_megatron())
+        found.update(_from_deepspeed())
         for mesh in (one() for one in self._meshes):
             found.update(_from_mesh(mesh) if mesh is not None else {})
         found.update(self._given)
-        if any(axis in found for axis in _UNSEEN_AXES) and self._meshes:
+        unseen = self._probe.compiled or not self.functional_seen
+        if unseen and self._meshes and any(axis in found for axis in _UNSEEN_AXES):
             self._probe.hidden_communication = True
         return found
 
@@ -146,10 +166,34 @@ def _from_megatron() -> Dict[str, int]:
     state = sys.modules.get("megatron.core.parallel_state")
     found: Dict[str, int] = {}
     for axis, words in _MEGATRON.items():
-        read: Optional[Callable[[], int]] = getattr(state, "get_" + words + "_rank", None)
-        if read is not None:
-            try:
-                found[axis] = int(read())
-            except (AssertionError, RuntimeError, TypeError, ValueError):
-                continue
+        index = _asked(state, ("get_" + words + "_rank",))
+        if index is not None:
+            found[axis] = index
     return found
+
+
+def _from_deepspeed() -> Dict[str, int]:
+    groups = sys.modules.get("deepspeed.utils.groups")
+    unit = getattr(groups, "mpu", None)
+    found: Dict[str, int] = {}
+    for axis, names in _DEEPSPEED.items():
+        index = _asked(unit, names)
+        if index is not None:
+            found[axis] = index
+    experts = getattr(groups, "_EXPERT_PARALLEL_GROUP", None)
+    if isinstance(experts, dict) and len(experts) == 1:
+        index = _asked(next(iter(experts.values())), ("rank",))
+        if index is not None:
+            found["ep"] = index
+    return found
+
+
+def _asked(owner: Any, names: Tuple[str, ...]) -> Optional[int]:
+    """Return what the first of the methods that is there says; None where it is not ready."""
+    read: Optional[Callable[[], int]] = next((getattr(owner, name) for name in names if hasattr(owner, name)), None)
+    if read is None:
+        return None
+    try:
+        return int(read())
+    except (AssertionError, AttributeError, RuntimeError, TypeError, ValueError):
+        return None

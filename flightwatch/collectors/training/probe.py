@@ -9,6 +9,7 @@ import time
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from flightwatch.collectors.training.detail import Detail, block_every
 from flightwatch.collectors.training.identity import Identity
 from flightwatch.collectors.training.phases import Phases
 from flightwatch.collectors.training.step import BACKWARD, FORWARD, OPTIMIZER, OUTSIDE, Step
@@ -21,6 +22,10 @@ MOST_ERRORS = 20
 #: What changes rarely (placement, groups) is told again this often: agents restart.
 REPEAT_SECONDS = 60.0
 FIGURES_SECONDS = 10.0
+#: Ops of steps that wait to be sent; beyond, steps are sent without them.
+MOST_OPS_WAITING = 20_000
+#: Steps between looks at how often blocks' times are sent.
+_RECKONED_EVERY = 256
 
 
 class Probe:
@@ -30,6 +35,10 @@ class Probe:
     ----------
     off: True once the probe has given up; every hook then does nothing.
     hidden_communication: set where the host cannot see communication, so that compute is not derived from it.
+    compiled: set where a root is compiled, whose inside is not seen.
+    asynchronous: set on devices that run beside the host, where host times of communication say nothing.
+    blocks: how many repeated blocks are timed. every_given: send their times every so many steps (0: never),
+        None: as a budget of bytes allows.
     self_ns: time spent in hooks on the training thread.
     """
 
@@ -40,7 +49,9 @@ class Probe:
         self.errors = 0
         self.last_error = ""
         self.self_ns = 0
-        self.hidden_communication = False
+        self.hidden_communication = self.asynchronous = self.compiled = False
+        self.blocks = 0
+        self.every_given: Optional[int] = None
         self.reducer_runs = False
         self.loader_seen = False
         self.phase = OUTSIDE
@@ -49,13 +60,17 @@ class Probe:
         self.role: Dict[str, int] = {}
         self.work_of_step: Optional[Callable[[], Dict[str, float]]] = None
         self.axis_of_group: Dict[str, str] = {}
-        self.repeated: List[Callable[[], List[Any]]] = []
+        self.detail = Detail(self.axis_of_group)
+        self.repeated: List[Callable[[], List[Any]]] = [lambda: self.detail.names(time.time_ns() // 1_000_000)]
         self.on_close: List[Callable[[Step], None]] = []
+        self.before_finish: List[Callable[[], None]] = []
         self.device_index: Optional[int] = None
         self.phases = Phases(self)
         self.summary = Summary()
         self.wire = Wire(socket_path, self._header, self._gather)
         self._previous: Optional[Step] = None
+        self._block_every = 0
+        self._ops_waiting = 0
         self._explicit = False
         self._stepped: Set[int] = set()
         self._optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -98,6 +113,7 @@ class Probe:
         self.step = self._previous = None
         self.steps_done = self._next_number = 0
         self._ending = False
+        self._ops_waiting = 0
         self.summary = Summary()
         self.phases = Phases(self)
 
@@ -109,6 +125,10 @@ class Probe:
         if step is None:
             step = self.step = Step(self._next_number, now_ns(), time.time_ns() // 1_000_000)
         return step
+
+    def next_number(self) -> int:
+        """Return the number of the step that runs or will begin next."""
+        return self.step.number if self.step is not None else self._next_number
 
     def learn_identity(self) -> None:
         """Find the identity again: launchers that fork or spawn set ranks after torch is imported."""
@@ -159,7 +179,7 @@ class Probe:
         if self.step is not None and not self._explicit and not self._stepped and self.step.backwards:
             self.step.end_ns = now_ns()
             self._ending = True
-            self._scalar(self.step, "skipped_iterations", 1.0)
+            self.scalar(self.step, "skipped_iterations", 1.0)
 
     def _close(self) -> None:
         """End the step, hand over the one before it (late values have come by now), begin the next one."""
@@ -194,24 +214,50 @@ class Probe:
         """The step that ended last and is not handed over yet."""
         return self._previous
 
+    def samples_blocks(self) -> bool:
+        """Say whether times of blocks are sent of the running step; the same steps on every rank."""
+        return self._is_sampled(self.current().number)
+
+    def _is_sampled(self, number: int) -> bool:
+        every = self._block_every if self.every_given is None else self.every_given
+        return every > 0 and number % every == 0
+
     def _hand_over(self) -> None:
+        """Queue the step before; its rows are made on the sending thread."""
         step, self._previous = self._previous, None
         if step is None:
             return
-        step.losses = [_number(loss) for loss in step.losses]
-        values = {"ts": step.start_ms, "step": step.number, "mode": "sync"}
-        values.update(step.times_us(self.reducer_runs, self.hidden_communication, self.loader_seen))
-        values.update(_known(
-            tokens=step.tokens, loss=step.mean_loss(), grad_norm=_number(step.grad_norm), device=self.device_index,
-            nonfinite_count=step.nonfinite, work=step.work or None, comm_by_axis_us=self._by_axis(step),
-        ))  # fmt: skip
-        if "comm_us" in values and step.blocked:
-            values["groups"] = self._by_group(step)
-        self.wire.put(("rank_steps", values))
-        if step.scale is not None:
-            self._scalar(step, "loss_scale", step.scale)
-        for row in self.summary.add(step, values, self.axis_of_group):
-            self.wire.put(row)
+        if step.number % _RECKONED_EVERY == 1 and self.blocks:
+            took_us = (step.end_ns - step.start_ns) / 1000
+            self._block_every = block_every(self.identity.world, self.blocks, took_us)
+        if self._ops_waiting + len(step.ops) > MOST_OPS_WAITING:
+            step.ops = []
+        self._ops_waiting += len(step.ops)
+        self.wire.put(lambda: self._rows(step))
+
+    def _rows(self, step: Step) -> List[Any]:
+        """Return what is sent of a step. Called on the sending thread, when nobody changes the step any more."""
+        self._ops_waiting -= len(step.ops)
+        try:
+            step.losses = [_number(loss) for loss in step.losses]
+            values = {"ts": step.start_ms, "step": step.number, "mode": "sync"}
+            values.update(step.times_us(self.reducer_runs, self.hidden_communication, self.loader_seen))
+            values.update(_known(
+                tokens=step.tokens, loss=step.mean_loss(), grad_norm=_number(step.grad_norm), device=self.device_index,
+                nonfinite_count=step.nonfinite, work=step.work or None, comm_by_axis_us=self._by_axis(step),
+            ))  # fmt: skip
+            if "comm_us" in values and step.blocked:
+                values["groups"] = self._by_group(step)
+            rows: List[Any] = [("rank_steps", values)]
+            if step.scale is not None:
+                rows.append(self._scalar(step, "loss_scale", step.scale))
+            rows += self.summary.add(step, values, self.axis_of_group)
+            if self._is_sampled(step.number):
+                rows += self.detail.block_rows(step)
+            return rows + self.detail.rows(step)
+        except Exception as error:  # A step that cannot be told is ours to lose.
+            self.failed(error)
+            return []
 
     def _by_axis(self, step: Step) -> Optional[Dict[str, float]]:
         found: Dict[str, float] = {}
@@ -229,8 +275,12 @@ class Probe:
 
     # Rows besides steps ---------------------------------------------------------------------------------------------
 
-    def _scalar(self, step: Step, name: str, value: float) -> None:
-        self.wire.put(("training_scalars", {"ts": step.start_ms, "step": step.number, "name": name, "value": value}))
+    def _scalar(self, step: Step, name: str, value: float) -> Any:
+        return "training_scalars", {"ts": step.start_ms, "step": step.number, "name": name, "value": value}
+
+    def scalar(self, step: Step, name: str, value: float) -> None:
+        """Send one named value of a step."""
+        self.wire.put(self._scalar(step, name, value))
 
     def _event(self, code: str, severity: str, message: str, attrs: Dict[str, Any]) -> None:
         values = {"ts": time.time_ns() // 1_000_000, "code": code, "severity": severity, "message": message,
@@ -245,6 +295,7 @@ class Probe:
     def _gather(self) -> None:
         """On the sending thread: repeat what a restarted agent would not know, and the probe's own figures."""
         now_s = time.monotonic()
+        self.phases.tell_running()
         if self.steps_done and now_s >= self._repeat_at_s:
             self._repeat_at_s = now_s + REPEAT_SECONDS
             for make in self.repeated:
@@ -268,10 +319,12 @@ class Probe:
         try:
             if self._ending:
                 self._close()
+            for call in self.before_finish:
+                call()
             self._hand_over()
-            for row in self.summary.rest(self.axis_of_group):
-                self.wire.put(row)
+            self.wire.put(lambda: self.summary.rest(self.axis_of_group))
             self.phases.ends()
+            self.wire.put(("left", {"ts": time.time_ns() // 1_000_000}))
             self._figures_at_s = 0.0
         except Exception as error:  # The interpreter is ending: nothing here may change its exit code.
             self.failed(error)

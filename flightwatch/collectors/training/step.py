@@ -3,14 +3,21 @@
 import math
 from typing import Any, Dict, List, Optional
 
+#: Ops noted in one step.
+MOST_OPS = 2048
 #: Phases that blocking communication is counted by.
 OUTSIDE, FORWARD, BACKWARD, OPTIMIZER = 0, 1, 2, 3
 
 
 class Blocked:
-    """Calls of one collective in one process group, and how long they held the host."""
+    """Calls of one collective in one process group, and how long they held the host.
 
-    __slots__ = ("bytes", "calls", "longest_ns", "ns", "shortest_ns", "squares_ns2")
+    Attributes
+    ----------
+    timed: False where the host's time says nothing (asynchronous devices).
+    """
+
+    __slots__ = ("bytes", "calls", "longest_ns", "ns", "shortest_ns", "squares_ns2", "timed")
 
     def __init__(self) -> None:
         self.calls = 0
@@ -19,6 +26,7 @@ class Blocked:
         self.squares_ns2 = 0
         self.shortest_ns = 1 << 62
         self.longest_ns = 0
+        self.timed = True
 
     def add(self, ns: int, size: int) -> None:
         """Count one call."""
@@ -40,12 +48,13 @@ class Step:
     hidden_ns: communication that ran beside compute (DDP's reducer tells), None where unknown.
     reducer_ns: time the end of backward waited for DDP's reducer, None where unknown.
     device: fields measured by device events, empty on synchronous devices.
+    ops: every op on its own: name, start_ns, dur_ns (-1: unknown), bytes, seq (-1: none), span_ns (-1: no span).
     """
 
     __slots__ = (
         "backward_ns", "backwards", "blocked", "blocked_ns", "checkpoint_ns", "data_ns", "device", "end_ns",
         "excluded_ns", "forward_ns", "forwards", "grad_norm", "hidden_ns", "losses", "nonfinite", "number",
-        "optimizer_ns", "overlapping_ns", "reducer_ns", "scale", "start_ms", "start_ns", "tokens", "work",
+        "ops", "optimizer_ns", "overlapping_ns", "reducer_ns", "scale", "start_ms", "start_ns", "tokens", "work",
     )  # fmt: skip
 
     def __init__(self, number: int, start_ns: int, start_ms: int) -> None:
@@ -68,6 +77,20 @@ class Step:
         self.tokens: Optional[float] = None
         self.work: Dict[str, float] = {}
         self.device: Dict[str, float] = {}
+        self.ops: List[List[int]] = []
+
+    def note(self, name: int, start_ns: int, dur_ns: int, size: int, seq: int, span_ns: int) -> Optional[List[int]]:
+        """Note one op; return it, so that a wait can be added, None when the step has too many."""
+        if len(self.ops) >= MOST_OPS:
+            return None
+        op = [name, start_ns, dur_ns, size, seq, span_ns]
+        self.ops.append(op)
+        return op
+
+    def all_blocked_ns(self) -> int:
+        """Return the host time inside communication so far."""
+        outside, forward, backward, optimizer = self.blocked_ns
+        return outside + forward + backward + optimizer
 
     def mean_loss(self) -> Optional[float]:
         """Return the mean of the micro-batches' losses, None when none was seen."""

@@ -5,8 +5,9 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from flightwatch.collectors.training.step import Step
 from flightwatch.core.vocabulary import OpKind, OpLevel
 
-#: Steps in one summary.
-STEPS = 50
+#: A summary is of so many steps and so much time, whichever is longer.
+STEPS = 20
+SECONDS = 60.0
 #: Columns of rank_steps and the op they become: name, kind.
 _PHASES = (
     ("step_us", "step", OpKind.STEP),
@@ -21,13 +22,14 @@ _SPANS = ("forward", "backward", "optimizer")
 
 
 class _Sum:
-    __slots__ = ("bytes", "count", "longest", "shortest", "square", "total")
+    __slots__ = ("bytes", "count", "longest", "shortest", "square", "timed", "total")
 
     def __init__(self) -> None:
         self.total = self.square = self.longest = 0.0
         self.shortest = float("inf")
         self.count = 0
         self.bytes = 0
+        self.timed = True
 
     def add(self, total: float, square: float, shortest: float, longest: float, count: int, size: int = 0) -> None:
         self.total += total
@@ -39,7 +41,7 @@ class _Sum:
 
 
 class Summary:
-    """Gathers steps; every STEPS steps it gives rows."""
+    """Gathers steps; after STEPS steps and SECONDS it gives rows."""
 
     def __init__(self) -> None:
         self._first: Optional[Step] = None
@@ -56,11 +58,14 @@ class Summary:
             if value is not None and (value > 0 or op == "step"):
                 self._of(op, kind.value, "").add(value, value * value, value, value, 1)
         for (op, group), blocked in step.blocked.items():
-            self._of(op, OpKind.COMM.value, group).add(
+            one = self._of(op, OpKind.COMM.value, group)
+            one.timed = one.timed and blocked.timed
+            one.add(
                 blocked.ns / 1e3, blocked.squares_ns2 / 1e6, blocked.shortest_ns / 1e3, blocked.longest_ns / 1e3,
                 blocked.calls, blocked.bytes,
             )  # fmt: skip
-        return self.rest(axes) if self._steps >= STEPS else []
+        full = self._steps >= STEPS and step.start_ms - self._first.start_ms >= SECONDS * 1000
+        return self.rest(axes) if full else []
 
     def rest(self, axes: Mapping[str, str]) -> List[Any]:
         """Return rows of what was gathered and begin anew."""
@@ -78,10 +83,11 @@ def _row(first: Step, steps: int, key: Tuple[str, str, str], one: _Sum, axes: Ma
     op, kind, group = key
     values: Dict[str, Any] = {
         "ts": first.start_ms, "level": OpLevel.PHASE.value, "step": first.number, "steps": steps, "kind": kind,
-        "op": op, "dur_sq_us2": round(one.square, 1), "min_us": round(one.shortest, 1),
-        "max_us": round(one.longest, 1), "count": one.count,
+        "op": op, "count": one.count,
     }  # fmt: skip
-    values["span_us" if op in _SPANS else "dur_us"] = round(one.total, 1)
+    if one.timed:
+        values.update(dur_sq_us2=round(one.square, 1), min_us=round(one.shortest, 1), max_us=round(one.longest, 1))
+        values["span_us" if op in _SPANS else "dur_us"] = round(one.total, 1)
     if group:
         values["process_group"] = group
         values["bytes"] = one.bytes

@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import threading
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 #: A datagram is never longer.
 MOST_BYTES = 60_000
@@ -19,9 +19,11 @@ MOST_BYTES = 60_000
 MOST_ROWS = 4096
 FLUSH_SECONDS = 0.5
 #: A row larger than this cannot be one of ours: it is dropped rather than sent.
-_MOST_ROW_BYTES = 16_000
+_MOST_ROW_BYTES = 40_000
 
 WireRow = Tuple[str, Dict[str, Any]]
+#: Rows that are made when they are sent.
+LaterRows = Callable[[], List[WireRow]]
 
 
 class Wire:
@@ -42,7 +44,7 @@ class Wire:
         self.failed_sends = 0
         self._header = header
         self._gather = gather
-        self._queue: Deque[WireRow] = collections.deque()
+        self._queue: Deque[Union[WireRow, LaterRows]] = collections.deque()
         self._held: List[Tuple[str, int]] = []
         self._socket: Optional[socket.socket] = None
         self._thread: Optional[threading.Thread] = None
@@ -50,8 +52,8 @@ class Wire:
         self._lock = threading.Lock()
         self._stopping = False
 
-    def put(self, row: WireRow) -> None:
-        """Queue one row; the oldest gives way when the queue is full."""
+    def put(self, row: Union[WireRow, LaterRows]) -> None:
+        """Queue one row, or what makes rows on the sending thread; the oldest gives way when the queue is full."""
         if len(self._queue) >= MOST_ROWS:
             try:
                 self._queue.popleft()
@@ -116,7 +118,12 @@ class Wire:
         head = json.dumps(self._header(), separators=(",", ":"))[:-1]
         size = len(head) + 16 + sum(length + 1 for _, length in self._held)
         while self._queue:
-            table, values = self._queue[0]
+            first = self._queue[0]
+            if not isinstance(first, tuple):
+                self._queue.popleft()
+                self._queue.extendleft(reversed(first()))
+                continue
+            table, values = first
             text = json.dumps([table, values], separators=(",", ":"))
             if len(text) > _MOST_ROW_BYTES:
                 self._queue.popleft()

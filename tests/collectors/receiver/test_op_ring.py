@@ -15,7 +15,8 @@ from flightwatch.collectors.environment import environment_at
 from flightwatch.collectors.op_ring import SEGMENTS, OpRing
 from flightwatch.collectors.op_ring_upload import MOST_WINDOW_MS, RingUpload, request_of
 from flightwatch.collectors.receiver import Intake
-from flightwatch.collectors.receiver_detail import Detail, rows_of
+from flightwatch.collectors.receiver_detail import Detail, Names, rows_of
+from flightwatch.collectors.receiver_rows import Message
 from flightwatch.collectors.receiver_settings import ReceiverSettings
 from flightwatch.collectors.receiver_socket import Datagram
 from flightwatch.core.clock import ManualClock
@@ -88,10 +89,12 @@ def test_a_message_fills_the_ring_and_one_step_in_a_hundred_is_stored(ring: OpRi
     environment = environment_at(str(tmp_path))
     environment.receiver, environment.op_ring = ReceiverSettings(), ring
     intake = Intake(environment, lambda: 100.0)
-    rows = [["detail", {"ts": NOW_MS, "step": step, "keys": KEYS, "ops": OPS}] for step in (199, 200, 201)]
-    values: list[Any] = [None, {}, {"ts": 5, "step": 1, "keys": [], "ops": []}, []]
+    names: list[Any] = [["names", {"ts": NOW_MS, "table": 5, "first": 0, "keys": KEYS[:1]}]]
+    names += [["names", {"ts": NOW_MS, "table": 5, "first": 1, "keys": KEYS[1:]}]]
+    rows = [["detail", {"ts": NOW_MS, "step": step, "table": 5, "ops": OPS}] for step in (199, 200, 201)]
+    values: list[Any] = [None, {}, {"ts": 5, "step": 1, "table": 5, "ops": []}, {"ts": NOW_MS, "step": 1, "table": 6}]
     broken = [["detail", value] for value in values]
-    message = {"v": 1, "job": "j", "run": "0", "rank": 2, "pid": 1, "rows": rows + broken}
+    message = {"v": 1, "job": "j", "run": "0", "rank": 2, "pid": 1, "rows": names + rows + broken}
     intake.accept(Datagram(json.dumps(message).encode(), None, 1000, False), NOW_MS)
     stored = [row.values for row in intake.take(NOW_MS) if row.table == "op_timings"]
     assert [(row["step"], row["rank"], row["op"]) for row in stored] == [
@@ -99,6 +102,30 @@ def test_a_message_fills_the_ring_and_one_step_in_a_hundred_is_stored(ring: OpRi
     ]  # fmt: skip
     assert [one.step for one in ring.read(NOW_MS, NOW_MS)] == [199, 200, 201]
     assert intake._counts["refused_values"] == 4
+
+
+@pytest.mark.parametrize(
+    "part",
+    [None, [], {"table": 5, "first": 9, "keys": []}, {"table": 5, "first": -1, "keys": []}, {"table": "5", "first": 0},
+     {"table": 5, "first": 0, "keys": [None] * 2000}],
+)  # fmt: skip
+def test_a_part_of_a_table_that_is_none_is_refused(part: Any) -> None:
+    assert not Names().learn(part, Message("j", "0", 0, 1, []), "j")
+
+
+def test_names_of_an_earlier_process_are_not_used_for_a_later_one() -> None:
+    names, message = Names(), Message("j", "0", 0, 1, [])
+    one = {"ts": NOW_MS, "step": 1, "table": 8, "ops": OPS}
+    assert names.learn({"table": 7, "first": 0, "keys": KEYS}, message, "j")
+    assert names.detail(one, message, "j", 1, NOW_MS) is None
+    assert names.learn({"table": 8, "first": 0, "keys": KEYS[1:]}, message, "j")
+    found = names.detail(one, message, "j", 1, NOW_MS)
+    assert found is not None
+    assert found.keys == KEYS[1:]
+    # A repeated beginning takes nothing away; another job's table is another's.
+    assert names.learn({"table": 8, "first": 0, "keys": []}, message, "j")
+    assert names.detail(one, message, "j", 1, NOW_MS) == found
+    assert names.detail(one, message, "other", 1, NOW_MS) is None
 
 
 def test_the_ring_gives_back_what_began_in_a_window(ring: OpRing) -> None:

@@ -218,17 +218,22 @@ def test_nothing_is_recorded_while_a_stream_is_captured() -> None:
     timer.end("forward")
 
 
-def test_summaries_hold_sums_of_fifty_steps() -> None:
+def test_a_summary_is_of_twenty_steps_or_a_minute_whichever_is_longer() -> None:
     summary = Summary()
     rows: list[Any] = []
-    for number in range(STEPS + 5):
-        step = _step(number=number)
+    for number in range(65):
+        step = _step(number=number, start_ms=1_700_000_000_000 + number * 1000)
         rows += summary.add(step, step.times_us(False, False, False), {})
     whole = {values["op"]: values for _, values in rows}
-    assert (whole["step"]["steps"], whole["step"]["count"], whole["step"]["dur_us"]) == (50, 50, 5_000_000.0)
-    assert whole["forward"]["span_us"] == 1_500_000.0
+    assert (whole["step"]["steps"], whole["step"]["count"], whole["step"]["dur_us"]) == (61, 61, 6_100_000.0)
+    assert whole["forward"]["span_us"] == 61 * 30_000.0
     assert "dur_us" not in whole["forward"]
-    assert {values["steps"] for _, values in summary.rest({})} == {5}
+    assert {values["steps"] for _, values in summary.rest({})} == {4}
+    for number in range(STEPS):
+        assert not rows[len(whole) :]
+        step = _step(number=number, start_ms=1_700_000_000_000 + number * 100_000)
+        rows += summary.add(step, step.times_us(False, False, False), {})
+    assert rows[-1][1]["steps"] == STEPS
 
 
 def test_importing_the_package_imports_nothing_and_a_probe_only_the_standard_library() -> None:

@@ -1,0 +1,143 @@
+"""Times of a model's repeated blocks, forward and backward, and the values that the non-finite check looks at.
+
+Forward is the time between a block's own hooks. Backward of a block begins when the gradient reaches its output
+and ends when the next gradient reaches an output, or with the backward itself; in a model whose blocks do not
+follow one another these times blur. Communication inside a block that the host sees is not part of its compute.
+On asynchronous devices the same places are marked with events on sampled steps (written, **not run on one**).
+"""
+
+import functools
+from typing import Any, Callable, List, Optional, Tuple
+
+from flightwatch.collectors.training.device_time import DeviceTimer
+from flightwatch.collectors.training.nonfinite import NonFinite
+from flightwatch.collectors.training.probe import FORWARD, Probe, now_ns
+from flightwatch.core.vocabulary import OpKind, OpLevel
+
+_LEVEL, _KIND = OpLevel.BLOCK.value, OpKind.COMPUTE.value
+
+
+class Blocks:
+    """Hooks on the blocks of all roots.
+
+    Parameters
+    ----------
+    nonfinite: None when values are not checked.
+    timer: returns the timer of an asynchronous device, None where the host's clock tells.
+    """
+
+    def __init__(
+        self, probe: Probe, nonfinite: Optional[NonFinite], timer: Callable[[], Optional[DeviceTimer]]
+    ) -> None:
+        self._probe = probe
+        self._nonfinite = nonfinite
+        self._timer = timer
+        self._begun: List[Tuple[int, int, int]] = []
+        self._open: Optional[Tuple[int, int, int]] = None
+        self._names: List[Tuple[int, int]] = []
+        self._gradient_hooks: List[Callable[..., None]] = []
+
+    def watch(self, torch: Any, blocks: List[Tuple[str, Any]], compiling: Callable[[], bool]) -> None:
+        """Register hooks on the blocks of one root."""
+        probe = self._probe
+        first = len(self._names)
+        if self._nonfinite is not None:
+            self._nonfinite.watch(torch, blocks)
+        for index, (name, block) in enumerate(blocks, first):
+            self._names.append((probe.detail.name(_LEVEL, _KIND, name + " forward"),
+                                probe.detail.name(_LEVEL, _KIND, name + " backward")))  # fmt: skip
+            # Made once: making a guarded hook costs more than calling it.
+            self._gradient_hooks.append(probe.guard(functools.partial(self._gradient, index)))
+            block.register_forward_pre_hook(self._hook(index, self._begins, compiling))
+            block.register_forward_hook(self._hook(index, self._ends, compiling))
+        probe.blocks = len(self._names)
+
+    def _hook(self, index: int, function: Callable[..., None], compiling: Callable[[], bool]) -> Callable[..., None]:
+        guarded = self._probe.guard(function)
+
+        def hook(_module: Any, *values: Any) -> None:
+            if not compiling():
+                guarded(index, values[-1])
+
+        return hook
+
+    def _begins(self, index: int, inputs: Any) -> None:
+        probe = self._probe
+        if probe.phase != FORWARD:
+            return  # Evaluation, or activation checkpointing that runs forward again.
+        if self._nonfinite is not None:
+            self._nonfinite.block_begins(index, inputs)
+        timer = self._timer()
+        if timer is not None:
+            if probe.samples_blocks():
+                timer.begin(f"{index} forward")
+            return
+        if len(self._begun) < 64:
+            self._begun.append((index, now_ns(), probe.current().all_blocked_ns()))
+
+    def _ends(self, index: int, output: Any) -> None:
+        probe = self._probe
+        if probe.phase != FORWARD:
+            return
+        ended_ns = now_ns()
+        step = probe.current()
+        timer = self._timer()
+        if timer is not None:
+            timer.end(f"{index} forward")
+        while self._begun:
+            # One that was left by an exception has no end: it is passed over.
+            begun, started_ns, blocked_ns = self._begun.pop()
+            if begun == index:
+                span_ns = ended_ns - started_ns
+                compute_ns = max(0, span_ns - (step.all_blocked_ns() - blocked_ns))
+                step.note(self._names[index][0], started_ns, compute_ns, 0, -1, span_ns)
+                break
+        tensor = output[0] if isinstance(output, (tuple, list)) and output else output
+        if self._nonfinite is not None:
+            self._nonfinite.block_done(index, tensor)
+        grad_fn = getattr(tensor, "grad_fn", None)
+        if grad_fn is not None:
+            grad_fn.register_prehook(self._gradient_hooks[index])
+
+    def _gradient(self, index: int, gradients: Any) -> None:
+        timer = self._timer()
+        if timer is None:
+            self._backward_ends()
+            self._open = (index, now_ns(), self._probe.current().all_blocked_ns())
+        elif self._probe.samples_blocks():
+            self._device_backward_ends(timer)
+            timer.begin(f"{index} backward")
+            self._open = (index, 0, 0)
+        if self._nonfinite is not None:
+            self._nonfinite.gradient(index, gradients)
+
+    def backward_ends(self) -> None:
+        """End the block whose backward ran last. Called after each backward."""
+        timer = self._timer()
+        if timer is None:
+            self._backward_ends()
+        else:
+            self._device_backward_ends(timer)
+        self._open = None
+        self._begun.clear()
+
+    def _backward_ends(self) -> None:
+        if self._open is None:
+            return
+        index, started_ns, blocked_ns = self._open
+        step = self._probe.current()
+        span_ns = now_ns() - started_ns
+        compute_ns = max(0, span_ns - (step.all_blocked_ns() - blocked_ns))
+        step.note(self._names[index][1], started_ns, compute_ns, 0, -1, span_ns)
+
+    def _device_backward_ends(self, timer: DeviceTimer) -> None:
+        if self._open is not None:
+            timer.end(f"{self._open[0]} backward")
+
+    def device_times(self, step: Any, spans_us: Any) -> None:
+        """Note what events told of the blocks of a step: spans, of which the compute is not known."""
+        for name, span_us in spans_us.items():
+            text, _, direction = name.partition(" ")
+            if text.isdigit() and int(text) < len(self._names):
+                index = self._names[int(text)][direction == "backward"]
+                step.note(index, step.start_ns, -1, 0, -1, int(span_us * 1000))
