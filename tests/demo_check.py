@@ -105,7 +105,8 @@ def _readings(url: str) -> list[dict[str, Any]]:
     with urllib.request.urlopen(f"{url}/_dash-dependencies", timeout=10) as answer:
         wanted = next(one for one in json.load(answer) if "readings.rowData" in one["output"])
     node = os.environ.get("FLIGHTWATCH_FLIGHTWATCH_NODE") or os.uname().nodename
-    values: dict[str, Any] = {"tick": 1, "chosen": {"node": node, "minutes": 15, "dark": False}}
+    view = {"path": f"/nodes/{node}", "params": {}, "captured": {"name": node}}
+    values: dict[str, Any] = {"beat": 1, "view": view}
     outputs = [
         dict(zip(("id", "property"), part.rsplit(".", 1), strict=True))
         for part in wanted["output"].strip(".").split("...")
@@ -114,7 +115,7 @@ def _readings(url: str) -> list[dict[str, Any]]:
         "output": wanted["output"],
         "outputs": outputs,
         "inputs": [one | {"value": values[one["id"]]} for one in wanted["inputs"]],
-        "changedPropIds": ["tick.n_intervals"],
+        "changedPropIds": ["view.data"],
         "state": [],
     }
     request = urllib.request.Request(

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             bus_settings=settings.section(BusSettings),
         )  # fmt: skip
         services = Services(store, probe, lambda: None, control, access)
-        app = create_app(services, loopback_only=is_loopback(host))
+        app = create_app(services, loopback_only=is_loopback(host), base_path=console.base_path)
         server = HttpServer("console", app, bound)
         server.start()
         stack.callback(server.stop)

@@ -13,6 +13,7 @@ from flightwatch.cli.agent import receiver_settings
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.demo_cluster import DemoCluster
 from flightwatch.cli.demo_job import DemoJob
+from flightwatch.cli.detection_parts import detection_loop
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
 from flightwatch.cli.profile_worker import keys_of_agent, profile_worker
@@ -38,9 +39,6 @@ from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.bus.topics import setup_topics
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
-from flightwatch.pipeline.detection.loop import DetectionLoop
-from flightwatch.pipeline.detection.publish import FindingPublisher
-from flightwatch.pipeline.detection.settings import DetectSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
@@ -117,13 +115,19 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     ingest_settings = settings.section(IngestSettings)
     signatures = SignatureCheck(control.agent_keys.valid, clock=clock, required=ingest_settings.require_signatures)
     ingest = Ingest(
-        bus, store, ingest_settings, clock, cluster=common.cluster, node=common.node_name, verify=signatures
+        bus,
+        store,
+        ingest_settings,
+        clock,
+        cluster=common.cluster,
+        node=common.node_name,
+        verify=signatures,
+        on_rows=lambda rows: detection.notice(rows),
     )
     worker = Worker("ingest", ingest.run)
-    publisher = FindingPublisher(bus, clock, common.cluster, common.node_name)
-    detection = DetectionLoop(store, publisher.publish, clock, settings.section(DetectSettings))
-    detect = Worker("detect", detection.run, detection.wake.set)
     key = server_key(data_dir)
+    detection = detection_loop(settings, common, bus, store, control, key, clock, lambda: probe()["lag_seconds"])
+    detect = Worker("detect", detection.run, detection.wake.set)
     profiles = profile_worker(settings, common, key, bus, control, store, signatures)
     agent_keys = keys_of_agent(settings.section(AgentSettings).control_keys, key)
     agent = AgentProcess(
@@ -153,7 +157,9 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     local.start()
     stack.callback(local.stop)
     stack.callback((data_dir / SOCKET_NAME).unlink, missing_ok=True)
-    http = HttpServer("console", create_app(services, loopback_only=is_loopback(console.host)), bound)
+    http = HttpServer(
+        "console", create_app(services, loopback_only=is_loopback(console.host), base_path=console.base_path), bound
+    )
     http.start()
     stack.callback(http.stop)
     if not arguments.no_agent:

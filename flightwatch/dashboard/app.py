@@ -25,8 +25,11 @@ from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.api.health import router
 from flightwatch.dashboard.api.server import PREFIX, create_api
 from flightwatch.dashboard.bodies import WholeBody
-from flightwatch.dashboard.pages import machine
+from flightwatch.dashboard.i18n import words_for_scripts
+from flightwatch.dashboard.pages import shell
+from flightwatch.dashboard.pages.registry import PAGES
 from flightwatch.dashboard.services import Services
+from flightwatch.dashboard.serving import PathPrefix, StaticFiles, checked_prefix
 
 #: The browser refuses to let any page call or load from another host. Dash and the grid build functions from text.
 CONTENT_SECURITY_POLICY = (
@@ -36,20 +39,29 @@ CONTENT_SECURITY_POLICY = (
 )
 #: What a page sends back with an action: its inputs, never files.
 LARGEST_BODY_BYTES = 8_000_000
+#: Callbacks that run at once; more wait their turn.
+THREADS = 16
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
 
 
-def create_app(services: Services, *, loopback_only: bool) -> FastAPI:
+def create_app(services: Services, *, loopback_only: bool, base_path: str = "") -> FastAPI:
     """Build the application.
 
     Parameters
     ----------
     services: handles of the process that serves it.
     loopback_only: refuse requests whose Host header names another machine (DNS rebinding).
+    base_path: path below which a proxy offers the console (`/flightwatch`), whether or not it takes the path off.
+
+    Raises
+    ------
+    ConfigError: `base_path` is no path.
     """
+    prefix = checked_prefix(base_path)
     app = FastAPI(title="Flightwatch", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     access = services.access or AccessControl(AccessSettings(), services.control, loopback_only=loopback_only)
     app.include_router(router(services))
+    app.add_middleware(StaticFiles)
     app.add_middleware(Gate, access=access)
 
     @app.middleware("http")
@@ -64,6 +76,8 @@ def create_app(services: Services, *, loopback_only: bool) -> FastAPI:
     if loopback_only:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, "[::1]"])
     app.add_middleware(WholeBody, largest_bytes=LARGEST_BODY_BYTES)
+    if prefix:
+        app.add_middleware(PathPrefix, prefix=prefix)
 
     app.mount(PREFIX, create_api(services, access))
 
@@ -72,20 +86,41 @@ def create_app(services: Services, *, loopback_only: bool) -> FastAPI:
         error = {"code": "not_found", "message": f"there is no /api/{path[:200]}", "where": None}
         return JSONResponse({"error": error}, status_code=404)
 
-    app.mount("/", WSGIMiddleware(_pages(services).server, workers=8))
+    app.mount("/", WSGIMiddleware(_pages(services, prefix).server, workers=THREADS))
     return app
 
 
-def _pages(services: Services) -> Dash:
-    dash = Dash(
+class _Console(Dash):  # type: ignore[misc]
+    """Dash with the console's document around it, in the language and theme of whoever asks."""
+
+    prefix = ""
+
+    def interpolate_index(self, **parts: str) -> str:
+        """Return the document."""
+        return shell.index_page(
+            self.prefix, words_for_scripts(), parts["metas"], parts["css"], parts["config"], parts["scripts"],
+            parts["renderer"], parts["favicon"],
+        )  # fmt: skip
+
+
+def _pages(services: Services, prefix: str) -> Dash:
+    dash = _Console(
         "flightwatch.dashboard",
         title="Flightwatch",
         update_title=None,
         serve_locally=True,
         pages_folder="",
         use_pages=False,
-        suppress_callback_exceptions=False,
+        # Pages come one at a time: the parts of the others are not there.
+        suppress_callback_exceptions=True,
+        requests_pathname_prefix=f"{prefix}/",
+        routes_pathname_prefix="/",
+        # The large editor is fetched by the page that needs it.
+        assets_ignore=r"codemirror\.bundle\.js",
     )
-    dash.layout = machine.layout
-    machine.register(dash, services)
+    dash.prefix = prefix
+    dash.layout = shell.layout
+    shell.register(dash, services, PAGES)
+    for page in PAGES:
+        page.register(dash, services)
     return dash

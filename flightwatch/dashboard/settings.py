@@ -19,3 +19,6 @@ class ConsoleSettings:
         False,
         "listen beyond this machine without a login: who can reach it reads everything, changes nothing",
     )
+    base_path: str = setting(
+        "", "path below which a proxy offers the console, for example /flightwatch; empty: at the root"
+    )

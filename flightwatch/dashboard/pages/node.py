@@ -1,0 +1,250 @@
+"""Node: its series over one axis of time, what runs on it, what happened to it, every reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from dash import Dash, Input, Output, html
+
+from flightwatch.core.clock import SystemClock
+from flightwatch.core.throttle import ThrottleReason
+from flightwatch.dashboard.components import controls, graphs, grids
+from flightwatch.dashboard.components.finding_list import change_list
+from flightwatch.dashboard.components.panels import empty, failure, panel, quality, table, unknown
+from flightwatch.dashboard.components.remembered import Remembered
+from flightwatch.dashboard.components.request import link
+from flightwatch.dashboard.components.safely import safely
+from flightwatch.dashboard.components.text import age_text, ago_text, amount_text, bytes_text, micros_text
+from flightwatch.dashboard.components.view import View
+from flightwatch.dashboard.i18n import t
+from flightwatch.dashboard.pages import node_series
+from flightwatch.dashboard.services import Services
+from flightwatch.pipeline.store import page_reads, reads_node
+from flightwatch.pipeline.store.client import Store
+
+PATH = "/nodes/<name>"
+NAME = "page.node"
+IN_MENU = False
+KEY = ""
+
+IDLE = ThrottleReason.IDLE | ThrottleReason.APPLICATION_CLOCKS | ThrottleReason.SYNC_BOOST
+
+
+def layout(view: View, services: Services) -> Any:
+    """Return the page."""
+    name = view.captured["name"]
+    columns = [
+        {"field": "source", "headerName": t("reading.source"), "width": 150},
+        {"field": "label", "headerName": t("reading.label"), "flex": 1, "minWidth": 180},
+        {"field": "value", "headerName": t("reading.value"), "width": 130, "type": "rightAligned"},
+        {"field": "unit", "headerName": t("reading.unit"), "width": 100},
+        {"field": "status", "headerName": t("reading.status"), "width": 110},
+        {"field": "age", "headerName": t("reading.age"), "width": 90, "type": "rightAligned"},
+    ]
+    return html.Div(
+        [
+            html.Div(
+                [html.H1(name, **{"data-raw": "1"}), html.Div(id="node-facts", className="fw-facts"),
+                 html.Div(id="node-devices-chips", className="fw-tools")],
+                className="fw-title",
+            ),
+            html.Div(
+                [
+                    html.Div(
+                        [
+                            panel(t("node.devices"), graphs.graph("node-series", height_px=480), note="node-series-note",
+                                  panel_id="node-series-panel"),
+                            panel(t("node.host"), graphs.graph("node-host", height_px=420), note="node-host-note"),
+                        ]
+                    ),
+                    html.Div(
+                        [
+                            panel(t("node.now"), html.Div(id="node-now")),
+                            panel(t("node.ranks"), html.Div(id="node-ranks")),
+                            panel(t("node.history"), html.Div(id="node-history", className="fw-scroll")),
+                        ]
+                    ),
+                ],
+                className="fw-side",
+            ),
+            panel(t("node.readings"), html.Div(id="readings-failure"),
+                  grids.grid("readings", columns, row_id="params.data.key", filters=True), note="readings-note"),
+        ]
+    )  # fmt: skip
+
+
+def register(app: Dash, services: Services) -> None:
+    """Add the page's callbacks."""
+    store, remembered = services.store, Remembered(1.5)
+
+    @app.callback(
+        Output("node-facts", "children"), Output("node-devices-chips", "children"), Output("node-now", "children"),
+        Input("view", "data"), Input("beat", "data"),
+    )  # fmt: skip
+    @safely(3, 2)
+    def now(data: Any, _: Any) -> tuple[Any, Any, Any]:
+        view = View.of(data)
+        name = view.captured.get("name", "")
+        found = remembered.get(("devices", name), lambda: reads_node.devices(store, name))
+        facts = remembered.get(("facts", name), lambda: reads_node.facts(store, name, SystemClock().now_ms()), 30.0)
+        return _facts(facts), _chips(view, found), _devices(found)
+
+    @app.callback(
+        Output("node-series", "figure"), Output("node-series", "style"), Output("node-series-note", "children"),
+        Input("view", "data"), Input("beat", "data"),
+    )  # fmt: skip
+    @safely(3, 2)
+    def series(data: Any, _: Any) -> tuple[Any, Any, Any]:
+        view = View.of(data)
+        window = view.window(SystemClock().now_ms())
+        strips, age, count = node_series.device_strips(store, view, window)
+        strips = node_series.step_strips(store, view, window) + strips
+        marks = node_series.marks(store, view, window)
+        if not strips:
+            return graphs.lines({}, unit="", empty_text=t("node.no_devices")), {"height": "120px"}, ""
+        figure = graphs.strips(strips, (view.local(window.start_ms), view.local(window.end_ms)), marks)
+        return figure, {"height": f"{max(160, 96 * len(strips) + 50)}px"}, quality(age, count, None, t("unit.devices"))
+
+    @app.callback(
+        Output("node-host", "figure"), Output("node-host", "style"), Output("node-host-note", "children"),
+        Input("view", "data"), Input("beat", "data"),
+    )  # fmt: skip
+    @safely(3, 2)
+    def host(data: Any, _: Any) -> tuple[Any, Any, Any]:
+        view = View.of(data)
+        window = view.window(SystemClock().now_ms())
+        strips, age = node_series.host_strips(store, view, window)
+        if not strips:
+            return graphs.lines({}, unit="", empty_text=t("node.no_host")), {"height": "120px"}, ""
+        figure = graphs.strips(strips, (view.local(window.start_ms), view.local(window.end_ms)),
+                               node_series.marks(store, view, window, words=False))  # fmt: skip
+        return figure, {"height": f"{max(160, 84 * len(strips) + 50)}px"}, quality(age)
+
+    @app.callback(
+        Output("node-ranks", "children"),
+        Output("node-history", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
+    @safely(2, 0)
+    def beside(data: Any, _: Any) -> tuple[Any, Any]:
+        view = View.of(data)
+        name = view.captured.get("name", "")
+        window = view.window(SystemClock().now_ms())
+        ranks = remembered.get(("ranks", name), lambda: reads_node.ranks_on(store, name))
+        events = reads_node.history(store, name, window.start_ms, window.end_ms)
+        shown = change_list(events, view) if events else empty(t("node.no_history"))
+        return _ranks(ranks), shown
+
+    @app.callback(
+        Output("readings", "rowData"), Output("readings-note", "children"), Output("readings-failure", "children"),
+        Input("view", "data"), Input("beat", "data"),
+    )  # fmt: skip
+    @safely(3, 2)
+    def readings(data: Any, _: Any) -> tuple[Any, Any, Any]:
+        return _readings(store, View.of(data).captured.get("name", ""))
+
+
+def _readings(store: Store, name: str) -> tuple[list[dict[str, Any]], Any, Any]:
+    rows = page_reads.latest_readings(store, name)
+    ages = [row["age_seconds"] for row in rows if row["age_seconds"] is not None]
+    note = quality(min(ages) if ages else None, len(rows), None, t("unit.readings"))
+    return [_grid_row(row) for row in rows], note, None if rows else failure_or_hint(name)
+
+
+def failure_or_hint(name: str) -> Any:
+    """Return what is said when a node told nothing in the last two minutes."""
+    return empty(t("node.silent", name=name), html.A(t("page.setup"), href=link("/setup"))) if name else failure("")
+
+
+def _grid_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    value, unit = row["value"], row["unit"]
+    if unit == "bytes" and value is not None:
+        shown, _, unit = bytes_text(value).rpartition(" ")
+    else:
+        shown = amount_text(value)
+    return {
+        "key": f"{row['source']}|{row['label']}|{row['unit']}",
+        "source": row["source"],
+        "label": row["label"],
+        "value": shown,
+        "unit": unit,
+        "status": row["status"] or "",
+        "age": age_text(row["age_seconds"]),
+    }
+
+
+def _facts(facts: Mapping[str, Any]) -> list[Any]:
+    if not facts["parts"]:
+        return [html.Span(t("node.no_inventory"), className="fw-dim")]
+    names = ("rack", "cooling_zone", "power_zone", "leaf_switch", "serial")
+    return [
+        html.Span([html.Span(t(f"fact.{name}"), className="fw-dim"), html.B(facts[name], **{"data-raw": "1"})])
+        for name in names
+        if facts[name]
+    ]
+
+
+def _chips(view: View, found: Sequence[Mapping[str, Any]]) -> list[Any]:
+    if not found:
+        return []
+    chosen = view.number("device")
+    chips = [controls.set_button(t("node.all_devices"), '{"device": null}', pressed=chosen is None)]
+    return chips + [
+        controls.set_button(str(row["device"]), f'{{"device": "{row["device"]}"}}', pressed=chosen == row["device"],
+                            **{"aria-label": t("js.device", n=row["device"])})
+        for row in found
+    ]  # fmt: skip
+
+
+def _devices(found: Sequence[Mapping[str, Any]]) -> Any:
+    if not found:
+        return empty(t("node.no_devices"), t("node.no_devices_hint"))
+    never = unknown(t("js.not_measured"))
+    rows = []
+    for row in found:
+        errors = [row[name] for name in ("ecc_corrected_total", "ecc_uncorrected_total")]
+        held = ThrottleReason(row["throttle_reasons"] or 0) & ~IDLE
+        rows.append(
+            [
+                row["device"],
+                never if row["temp_c"] is None else f"{row['temp_c']:.0f} °C",
+                never if row["power_w"] is None else f"{row['power_w']:.0f} W",
+                never if row["sm_clock_mhz"] is None else f"{row['sm_clock_mhz']:.0f}",
+                never if errors == [None, None] else "/".join(amount_text(one) for one in errors),
+                html.Span(", ".join(one.name or "" for one in held).lower().replace("_", " "), className="fw-warn"),
+                html.Span(age_text(row["age_s"]), className="fw-stale" if row["age_s"] > 60 else "fw-dim"),
+            ]
+        )
+    heads = [
+        t("col.device"),
+        t("metric.temp_c"),
+        t("metric.power_w"),
+        "MHz",
+        t("col.ecc"),
+        t("col.held"),
+        t("reading.age"),
+    ]
+    model = html.P(" · ".join(sorted({f"{row['vendor']} {row['model'] or ''}".strip() for row in found})),
+                   className="fw-dim", **{"data-raw": "1"})  # fmt: skip
+    return html.Div([model, table(heads, rows, numeric=(1, 2, 3, 4), label=t("node.now"))])
+
+
+def _ranks(ranks: Sequence[Mapping[str, Any]]) -> Any:
+    if not ranks:
+        return empty(t("node.no_ranks"))
+    rows = [
+        [
+            html.A(row["job"], href=link(f"/jobs/{quote(row['job'], safe='')}"), **{"data-raw": "1"}),
+            row["rank"],
+            unknown(t("rank.no_device")) if row["device"] is None else row["device"],
+            f"{row['step']:,}",
+            micros_text(row["step_us"]),
+            html.Span(ago_text(row["age_seconds"]), className="fw-dim"),
+        ]
+        for row in ranks[:64]
+    ]
+    heads = [t("page.job"), "rank", t("col.device"), t("col.step"), t("channel.step_us"), t("reading.age")]
+    return table(heads, rows, numeric=(1, 2, 3, 4), label=t("node.ranks"))

@@ -1,0 +1,17 @@
+"""Every page of the console: one line each, in the order of the menu."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from flightwatch.dashboard.pages import fleet, node
+from flightwatch.dashboard.pages.contract import Page
+
+#: Paths are tried in this order.
+PAGES = cast(
+    "tuple[Page, ...]",
+    (
+        fleet,
+        node,
+    ),
+)

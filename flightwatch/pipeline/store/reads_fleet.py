@@ -1,0 +1,276 @@
+"""Reads of the fleet page: who is there, one figure of every accelerator, what is wrong, what changed.
+
+Everything comes from tables of newest rows and one-minute rollups: the cost grows with the fleet, not with its history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flightwatch.pipeline.store.client import Store
+from flightwatch.pipeline.store.inventory_reads import inventory_sql
+
+FloatArray = np.ndarray[Any, np.dtype[np.float32]]
+KeyArray = np.ndarray[Any, np.dtype[np.uint64]]
+#: Device index that stands for a host without accelerators.
+HOST = 65_535
+#: A target silent for so long has left the fleet.
+GONE_SECONDS = 86_400
+#: Expression over the newest row of a device, by metric; None is "not measured".
+DEVICE_METRICS: Mapping[str, str] = {
+    "temp_c": "temp_c",
+    "hotspot_c": "hotspot_c",
+    "mem_temp_c": "mem_temp_c",
+    "power_w": "power_w",
+    "util_pct": "util_pct",
+    "sm_clock_mhz": "sm_clock_mhz",
+    "mem_used_pct": "100 * mem_used_bytes / nullIf(mem_total_bytes, 0)",
+    "voltage_mv": "voltage_mv",
+    "fan_pct": "fan_pct",
+}
+#: Counters whose growth in the last hour the map can show: rollup columns summed.
+COUNTER_METRICS: Mapping[str, tuple[str, ...]] = {
+    "ecc_per_h": ("ecc_corrected_total", "ecc_uncorrected_total"),
+    "throttle_pct": ("throttle_thermal_us_total", "throttle_power_us_total"),
+    "link_errors_per_h": ("link_errors_total",),
+}
+_KEY = "cityHash64(cluster, node, device)"
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who belongs to the fleet, sorted by node and device; hosts without accelerators have device HOST.
+
+    Attributes
+    ----------
+    keys: identity of each device for joining values.
+    cohort: vendor and model; devices of one cohort are compared.
+    places: column to one text a device: rack, cooling_zone, power_zone, leaf_switch, job, cluster ("" unknown).
+    """
+
+    nodes: list[str]
+    devices: np.ndarray[Any, np.dtype[np.uint16]]
+    keys: KeyArray
+    cohort: list[str]
+    places: Mapping[str, list[str]]
+
+
+PLACES = ("rack", "cooling_zone", "power_zone", "leaf_switch", "job", "cluster")
+
+
+def roster(store: Store, now_ms: int) -> Roster:
+    """Return the fleet: devices that reported within a day or stand in the inventory, and hosts without any."""
+    facts = f"SELECT * FROM ({inventory_sql(now_ms)}) WHERE part = '' AND isNull(hca)"
+    table = store.arrow(
+        f"""
+        WITH inventory_now AS ({facts}), known AS (
+            SELECT cluster, node, device, argMax(tuple(vendor, model, job), version) AS about
+            FROM flightwatch.device_latest
+            WHERE ts > now64(3) - toIntervalSecond({{gone:UInt32}}) GROUP BY cluster, node, device
+        ), hosts AS (
+            SELECT cluster, node, toUInt16({HOST}) AS device FROM flightwatch.node_latest
+            WHERE ts > now64(3) - toIntervalSecond({{gone:UInt32}}) AND node NOT IN (SELECT node FROM known)
+            GROUP BY cluster, node
+        ), switches AS (
+            SELECT node, anyIf(leaf_switch, isNotNull(leaf_switch)) AS leaf FROM (
+                SELECT node, leaf_switch FROM ({inventory_sql(now_ms)})
+            ) GROUP BY node
+        )
+        SELECT f.cluster AS cluster, f.node AS node, f.device AS device, cityHash64(f.cluster, f.node, f.device) AS key,
+            concat(ifNull(toString(f.vendor), ''), ' ', ifNull(toString(f.model), '')) AS cohort,
+            ifNull(toString(f.job), '') AS job,
+            if(ifNull(d.rack, '') != '', d.rack, ifNull(n.rack, '')) AS rack,
+            if(ifNull(d.cooling_zone, '') != '', d.cooling_zone, ifNull(n.cooling_zone, '')) AS cooling_zone,
+            if(ifNull(d.power_zone, '') != '', d.power_zone, ifNull(n.power_zone, '')) AS power_zone,
+            ifNull(toString(s.leaf), '') AS leaf_switch
+        FROM (
+            SELECT cluster, node, device, about.1 AS vendor, about.2 AS model, about.3 AS job FROM known
+            UNION ALL SELECT cluster, node, device, '', NULL, NULL FROM hosts
+        ) AS f
+        LEFT JOIN (SELECT node, assumeNotNull(device) AS device, any(rack) AS rack, any(cooling_zone) AS cooling_zone,
+            any(power_zone) AS power_zone FROM inventory_now WHERE isNotNull(device) GROUP BY node, device) AS d
+            ON d.node = f.node AND d.device = f.device
+        LEFT JOIN (SELECT node, any(rack) AS rack, any(cooling_zone) AS cooling_zone, any(power_zone) AS power_zone
+            FROM inventory_now WHERE isNull(device) GROUP BY node) AS n ON n.node = f.node
+        LEFT JOIN switches AS s ON s.node = f.node
+        ORDER BY node, device
+        """,
+        {"gone": GONE_SECONDS},
+    )
+    return Roster(
+        nodes=_texts(table, "node"),
+        devices=table["device"].to_numpy().astype(np.uint16),
+        keys=table["key"].to_numpy().astype(np.uint64),
+        cohort=_texts(table, "cohort"),
+        places={name: _texts(table, name) for name in PLACES},
+    )
+
+
+@dataclass(frozen=True)
+class DeviceValues:
+    """One number a device that has any: keys, values (NaN: not measured), age of the row in seconds."""
+
+    keys: KeyArray
+    values: FloatArray
+    ages_s: FloatArray
+
+
+def newest_values(store: Store, metric: str) -> DeviceValues:
+    """Return the newest value of a key of DEVICE_METRICS for every device, with its age."""
+    table = store.arrow(
+        f"""
+        SELECT {_KEY} AS key, toFloat32(argMax(tuple({DEVICE_METRICS[metric]}), version).1) AS value,
+            toFloat32(dateDiff('millisecond', max(ts), now64(3)) / 1000) AS age
+        FROM flightwatch.device_latest WHERE ts > now64(3) - toIntervalSecond({{gone:UInt32}})
+        GROUP BY cluster, node, device
+        """,
+        {"gone": GONE_SECONDS},
+    )
+    return _values(table)
+
+
+def host_values(store: Store) -> DeviceValues:
+    """Return the newest CPU share of every host, with its age; its key is the one of device HOST."""
+    table = store.arrow(
+        f"""
+        SELECT cityHash64(cluster, node, toUInt16({HOST})) AS key, toFloat32(argMax(tuple(cpu_pct), version).1) AS value,
+            toFloat32(dateDiff('millisecond', max(ts), now64(3)) / 1000) AS age
+        FROM flightwatch.node_latest WHERE ts > now64(3) - toIntervalSecond({{gone:UInt32}}) GROUP BY cluster, node
+        """,
+        {"gone": GONE_SECONDS},
+    )
+    return _values(table)
+
+
+def counter_growth(store: Store, metric: str) -> DeviceValues:
+    """Return what a key of COUNTER_METRICS grew in the last hour: counts, or percent of the time for throttling.
+
+    A decrease is a reset of the counter: the growth since it counts, so the figure is a lower bound.
+    """
+    columns = COUNTER_METRICS[metric]
+    reads = ", ".join(f"argMaxMerge({name}_last) AS {name}" for name in columns)
+    steps = ", ".join(
+        f"lagInFrame(toNullable({name}), 1) OVER (PARTITION BY cluster, node, device ORDER BY m) AS {name}_before"
+        for name in columns
+    )
+    grown = " + ".join(
+        f"ifNull(sum(if({name} >= {name}_before, toInt64({name}) - toInt64({name}_before), toInt64({name}))), 0)"
+        for name in columns
+    )
+    known = " OR ".join(f"countIf(isNotNull({name}_before) AND isNotNull({name})) > 0" for name in columns)
+    scale = " / nullIf(60e6 * dateDiff('minute', min(m), max(m)), 0) * 100 " if metric == "throttle_pct" else ""
+    table = store.arrow(
+        f"""
+        SELECT {_KEY} AS key, toFloat32(if({known}, ({grown}){scale}, NULL)) AS value,
+            toFloat32(dateDiff('second', max(m), now())) AS age
+        FROM (
+            SELECT cluster, node, device, m, {", ".join(columns)}, {steps} FROM (
+                SELECT cluster, node, device, m, {reads} FROM flightwatch.device_1m
+                WHERE m > now() - INTERVAL 1 HOUR GROUP BY cluster, node, device, m
+            )
+        ) GROUP BY cluster, node, device
+        """
+    )
+    return _values(table)
+
+
+def step_slowness(store: Store) -> DeviceValues:
+    """Return each device's exclusive compute in its newest step over the median of its role (job, run, stage)."""
+    table = store.arrow(
+        f"""
+        WITH newest AS (
+            SELECT cluster, node, job, run, rank, argMax(tuple(device), version).1 AS device,
+                argMax(tuple(ifNull(compute_us, step_us)), version).1 AS took, max(ts) AS at
+            FROM flightwatch.rank_latest WHERE ts > now64(3) - INTERVAL 10 MINUTE GROUP BY cluster, node, job, run, rank
+        ), stages AS (
+            SELECT job, run, rank, argMax(ifNull(pp, -1), ts) AS stage FROM flightwatch.placements
+            WHERE job IN (SELECT job FROM newest) GROUP BY job, run, rank
+        )
+        SELECT {_KEY} AS key, toFloat32(max(slow)) AS value,
+            toFloat32(min(dateDiff('millisecond', at, now64(3))) / 1000) AS age
+        FROM (
+            SELECT cluster, node, assumeNotNull(device) AS device, at,
+                took / nullIf(quantileExact(0.5)(took) OVER (PARTITION BY n.job, n.run, s.stage), 0) AS slow
+            FROM newest AS n LEFT JOIN stages AS s ON s.job = n.job AND s.run = n.run AND s.rank = n.rank
+            WHERE isNotNull(device) AND isNotNull(took)
+        ) GROUP BY cluster, node, device
+        """
+    )
+    return _values(table)
+
+
+def open_findings(store: Store, limit: int = 200) -> list[dict[str, Any]]:
+    """Return findings that are raised and not cleared, the worst first, as their newest row says it."""
+    return store.rows(
+        """
+        SELECT * FROM (
+            SELECT id, argMax(state, (ts, src_offset)) AS state, argMax(severity, (ts, src_offset)) AS severity,
+                argMax(kind, (ts, src_offset)) AS kind, argMax(scope, (ts, src_offset)) AS scope,
+                argMax(node, (ts, src_offset)) AS node, argMax(tuple(device), (ts, src_offset)).1 AS device,
+                argMax(tuple(job), (ts, src_offset)).1 AS job, argMax(tuple(rank), (ts, src_offset)).1 AS rank,
+                argMax(targets, (ts, src_offset)) AS targets, argMax(summary, (ts, src_offset)) AS summary,
+                argMax(blames_hardware, (ts, src_offset)) AS blames_hardware, min(detected_at) AS detected_at,
+                argMax(detector, (ts, src_offset)) AS detector, argMax(score, (ts, src_offset)) AS score
+            FROM flightwatch.findings WHERE ts > now64(3) - INTERVAL 7 DAY GROUP BY id
+        ) WHERE state != 'cleared'
+        ORDER BY severity = 'info', severity, detected_at DESC LIMIT {limit:UInt32}
+        """,
+        {"limit": limit},
+    )
+
+
+def recent_changes(store: Store, seconds: int, limit: int = 60) -> list[dict[str, Any]]:
+    """Return what happened last: events of weight, findings, configuration that changed, phases of runs."""
+    return store.rows(
+        """
+        SELECT * FROM (
+            SELECT ts, 'event' AS source, toString(severity) AS severity, node, device, toString(code) AS kind,
+                message AS summary FROM flightwatch.events
+            WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32}) AND severity IN ('warning', 'error', 'critical')
+            ORDER BY ts DESC LIMIT {limit:UInt32}
+            UNION ALL
+            SELECT ts, concat('finding.', toString(state)), toString(severity), node, device, toString(kind), summary
+            FROM flightwatch.findings WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32})
+            ORDER BY ts DESC LIMIT {limit:UInt32}
+            UNION ALL
+            SELECT ts, 'run', '', node, NULL, toString(phase), concat(toString(job), ' ', toString(run))
+            FROM flightwatch.runs WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32})
+            ORDER BY ts DESC LIMIT {limit:UInt32}
+        ) ORDER BY ts DESC LIMIT {limit:UInt32}
+        """,
+        {"seconds": seconds, "limit": limit},
+    )
+
+
+def _texts(table: pa.Table, name: str) -> list[str]:
+    return [value or "" for value in table[name].to_pylist()]
+
+
+def _values(table: pa.Table) -> DeviceValues:
+    def floats(name: str) -> FloatArray:
+        return table[name].to_numpy(zero_copy_only=False).astype(np.float32)
+
+    keys = table["key"].to_numpy().astype(np.uint64)
+    return DeviceValues(keys, floats("value"), floats("age"))
+
+
+def joined(first: DeviceValues, second: DeviceValues) -> DeviceValues:
+    """Return the values of both; keys are disjoint."""
+    return DeviceValues(
+        np.concatenate([first.keys, second.keys]),
+        np.concatenate([first.values, second.values]),
+        np.concatenate([first.ages_s, second.ages_s]),
+    )
+
+
+def running_jobs(store: Store) -> int:
+    """Return the number of jobs of which a rank stepped in the last five minutes."""
+    rows = store.rows(
+        "SELECT uniqExact(cluster, job) AS jobs FROM flightwatch.rank_latest WHERE ts > now64(3) - INTERVAL 5 MINUTE"
+    )
+    return int(rows[0]["jobs"])
