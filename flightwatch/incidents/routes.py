@@ -28,7 +28,7 @@ PLATFORM_SEVERITY = Severity.P3
 class RouteSettings:
     """Section `[routes.NAME]`: a rule; the first one that fits decides, in the order of the file."""
 
-    match: dict[str, str] | None = setting(
+    match: dict[str, str] | None = setting(  # noqa: RUF009 (a field, not a call at run time)
         None, "field to value, all must fit; * stands for any characters, | between values means or"
     )
     severities: tuple[str, ...] = setting((), "P1, P2, P3, P4; empty: all")
