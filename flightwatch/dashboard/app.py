@@ -21,10 +21,12 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from flightwatch import __version__
 from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.dashboard.access.gate import Gate
+from flightwatch.dashboard.access.login import login_router
 from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.api.health import router
 from flightwatch.dashboard.api.server import PREFIX, create_api
 from flightwatch.dashboard.bodies import WholeBody
+from flightwatch.dashboard.callbacks import refuse_malformed
 from flightwatch.dashboard.i18n import words_for_scripts
 from flightwatch.dashboard.pages import shell
 from flightwatch.dashboard.pages.registry import PAGES
@@ -62,7 +64,8 @@ def create_app(services: Services, *, loopback_only: bool, base_path: str = "") 
     access = services.access or AccessControl(AccessSettings(), services.control, loopback_only=loopback_only)
     app.include_router(router(services))
     app.add_middleware(StaticFiles)
-    app.add_middleware(Gate, access=access)
+    app.include_router(login_router(access, services.outgoing, prefix))
+    app.add_middleware(Gate, access=access, prefix=prefix)
 
     @app.middleware("http")
     async def protect(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -123,4 +126,5 @@ def _pages(services: Services, prefix: str) -> Dash:
     shell.register(dash, services, PAGES)
     for page in PAGES:
         page.register(dash, services)
+    refuse_malformed(dash)
     return dash

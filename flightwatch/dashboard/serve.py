@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from flightwatch.core.errors import ConfigError, FlightwatchError
+from flightwatch.dashboard.http_protocol import LARGEST_HEAD_BYTES, BoundedHead
 
 START_SECONDS = 15.0
 STOP_SECONDS = 10.0
@@ -35,8 +36,12 @@ class HttpServer:
         self.name = name
         self._socket = bound
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=5, lifespan="off", server_header=False
-        )
+            app, log_config=None, access_log=False, timeout_graceful_shutdown=5, lifespan="off", server_header=False,
+            http=BoundedHead, h11_max_incomplete_event_size=LARGEST_HEAD_BYTES, ws="websockets-sansio",
+            ws_max_size=65_536,
+            # The gate believes forwarded headers of listed proxies only.
+            proxy_headers=False,
+        )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, kwargs={"sockets": [bound]}, name=f"http-{name}", daemon=True

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flightwatch.dashboard.access.control import AccessControl
+from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
 from flightwatch.pipeline.store.client import Store
@@ -27,6 +28,7 @@ class Services:
     control: incidents, people, tokens and what else is decided; None: nothing can be written.
     access: who is who; None: everybody on loopback is the local administrator.
     profile_limits: how large a profile may be.
+    outgoing: client with which an identity provider is asked; None: one with default limits.
     """
 
     store: Store
@@ -35,3 +37,4 @@ class Services:
     control: Control | None = None
     access: AccessControl | None = None
     profile_limits: ProfilesSettings = field(default_factory=ProfilesSettings)
+    outgoing: Outgoing | None = None

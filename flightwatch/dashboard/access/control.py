@@ -154,8 +154,7 @@ class AccessControl:
 
     def session_cookie(self, connection: HTTPConnection) -> str:
         """Return the name of the session's cookie for this connection."""
-        prefixed = self.is_secure(connection) and not connection.scope.get("root_path")
-        return (SECURE_PREFIX if prefixed else "") + SESSION_COOKIE
+        return (SECURE_PREFIX if self.is_secure(connection) else "") + SESSION_COOKIE
 
     def _credential(self, connection: HTTPConnection) -> tuple[str, str]:
         """Return kind and value of what the request carries; a token beats a session beats a proxy's header."""

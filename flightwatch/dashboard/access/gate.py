@@ -20,13 +20,15 @@ from flightwatch.core.errors import FlightwatchError
 from flightwatch.dashboard.access.control import CSRF_COOKIE, CSRF_HEADER, AccessControl
 from flightwatch.dashboard.access.current import put_viewer
 from flightwatch.dashboard.access.denied import Denied, error_body
-from flightwatch.dashboard.access.origin import is_from_browser, refuse_other_sites
+from flightwatch.dashboard.access.origin import is_from_browser, refuse_other_hosts, refuse_other_sites
 from flightwatch.dashboard.access.viewer import Viewer
 
 #: Open to everybody: liveness, and the way in. Hooks check the signature of their sender themselves.
 PUBLIC_PATHS = frozenset(
     {"/healthz", "/readyz", "/login", "/login/token", "/login/start", "/login/callback", "/login/style.css"}
 )
+#: What load balancers ask, by address.
+HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 PUBLIC_PREFIX = "/api/v1/hooks/"
 #: Where a token opens the door; pages are for people.
 TOKEN_PREFIXES = ("/api/", "/metrics")
@@ -38,12 +40,13 @@ class Gate:
 
     Parameters
     ----------
-    access: who is who.
+    access: who is who. prefix: path below which a proxy offers the console.
     """
 
-    def __init__(self, app: ASGIApp, access: AccessControl) -> None:
+    def __init__(self, app: ASGIApp, access: AccessControl, prefix: str = "") -> None:
         self._app = app
         self._access = access
+        self._prefix = prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through with its viewer, or answer it here."""
@@ -57,7 +60,7 @@ class Gate:
             await self._refuse(denied, connection, receive, send)
             return
         except FlightwatchError as error:
-            await _answer(Denied(503, "unavailable", str(error), None, 5), connection, receive, send)
+            await self._answer(Denied(503, "unavailable", str(error), None, 5), connection, receive, send)
             return
         if viewer is None:
             await self._app(scope, receive, send)
@@ -70,6 +73,8 @@ class Gate:
         path = path_of(connection)
         is_write = connection.scope["type"] == "websocket" or connection.scope["method"] not in SAFE_METHODS
         public = path in PUBLIC_PATHS
+        if path not in HEALTH_PATHS and not path.startswith(PUBLIC_PREFIX):
+            refuse_other_hosts(connection, self._access.settings.public_url)
         if is_write and not path.startswith(PUBLIC_PREFIX):
             refuse_other_sites(connection, self._access.settings.public_url)
         if public or path.startswith(PUBLIC_PREFIX):
@@ -97,7 +102,7 @@ class Gate:
     async def _refuse(self, denied: Denied, connection: HTTPConnection, receive: Receive, send: Send) -> None:
         if denied.status != 401 or "authorization" in connection.headers:
             await run_in_threadpool(self._access.record_denied, connection, denied)
-        await _answer(denied, connection, receive, send)
+        await self._answer(denied, connection, receive, send)
 
     def _with_csrf_cookie(self, connection: HTTPConnection, viewer: Viewer, send: Send) -> Send:
         """Return a `send` that hands a browser its CSRF cookie with a page when it has none or another one."""
@@ -110,7 +115,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 cookie: SimpleCookie = SimpleCookie({CSRF_COOKIE: viewer.csrf})
                 morsel = cookie[CSRF_COOKIE]
-                morsel["path"] = connection.scope.get("root_path") or "/"
+                morsel["path"] = "/"
                 morsel["samesite"] = "Strict"
                 if self._access.is_secure(connection):
                     morsel["secure"] = True
@@ -119,30 +124,27 @@ class Gate:
 
         return sending
 
+    async def _answer(self, denied: Denied, connection: HTTPConnection, receive: Receive, send: Send) -> None:
+        if connection.scope["type"] == "websocket":
+            # Before the handshake is accepted this becomes an HTTP 403.
+            await send({"type": "websocket.close", "code": 1008, "reason": denied.code})
+            return
+        response: Response
+        wants_page = "text/html" in connection.headers.get("accept", "") and connection.scope["method"] == "GET"
+        if denied.status == 401 and wants_page and not path_of(connection).startswith("/api/"):
+            query = connection.url.query
+            target = path_of(connection) + (f"?{query}" if query else "")
+            response = RedirectResponse(f"{self._prefix}/login?next={quote(target, safe='')}", status_code=303)
+        else:
+            response = JSONResponse(error_body(denied.code, denied.message, denied.where), denied.status)
+            if denied.status == 401:
+                response.headers["WWW-Authenticate"] = 'Bearer realm="flightwatch"'
+            if denied.retry_after_seconds is not None:
+                response.headers["Retry-After"] = str(denied.retry_after_seconds)
+        response.headers["Cache-Control"] = "no-store"
+        await response(connection.scope, receive, send)
+
 
 def path_of(connection: HTTPConnection) -> str:
-    """Return the path below the prefix under which the application is mounted."""
-    path, prefix = str(connection.scope["path"]), str(connection.scope.get("root_path") or "")
-    return path[len(prefix) :] if prefix and path.startswith(prefix) else path
-
-
-async def _answer(denied: Denied, connection: HTTPConnection, receive: Receive, send: Send) -> None:
-    if connection.scope["type"] == "websocket":
-        # Before the handshake is accepted this becomes an HTTP 403.
-        await send({"type": "websocket.close", "code": 1008, "reason": denied.code})
-        return
-    response: Response
-    wants_page = "text/html" in connection.headers.get("accept", "") and connection.scope["method"] == "GET"
-    prefix = connection.scope.get("root_path") or ""
-    if denied.status == 401 and wants_page and not path_of(connection).startswith("/api/"):
-        query = connection.url.query
-        target = path_of(connection) + (f"?{query}" if query else "")
-        response = RedirectResponse(f"{prefix}/login?next={quote(target, safe='')}", status_code=303)
-    else:
-        response = JSONResponse(error_body(denied.code, denied.message, denied.where), denied.status)
-        if denied.status == 401:
-            response.headers["WWW-Authenticate"] = 'Bearer realm="flightwatch"'
-        if denied.retry_after_seconds is not None:
-            response.headers["Retry-After"] = str(denied.retry_after_seconds)
-    response.headers["Cache-Control"] = "no-store"
-    await response(connection.scope, receive, send)
+    """Return the path of a request as the routes see it."""
+    return str(connection.scope["path"])

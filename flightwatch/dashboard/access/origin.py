@@ -84,6 +84,23 @@ def refuse_other_sites(connection: HTTPConnection, public_url: str) -> None:
             raise Denied(403, "cross_origin", "this request was sent by a page of another site", "Origin")
 
 
+def refuse_other_hosts(connection: HTTPConnection, public_url: str) -> None:
+    """Refuse a browser's request for another name than ours: a stranger's name may point here (DNS rebinding).
+
+    Programs that send a token are let through: they call by whatever name the network gives.
+
+    Raises
+    ------
+    Denied: 400, the Host header names another machine.
+    """
+    own = urlsplit(public_url)
+    if not own.hostname or "authorization" in connection.headers:
+        return
+    host = urlsplit(f"//{connection.headers.get('host', '')}").hostname
+    if host not in (own.hostname, "localhost", "127.0.0.1", "::1"):
+        raise Denied(400, "unknown_host", f"this is {own.hostname}, whatever the address says", "Host")
+
+
 def is_from_browser(connection: HTTPConnection) -> bool:
     """Say whether the request has marks that only browsers leave."""
     return any(name in connection.headers for name in ("origin", "sec-fetch-site", "cookie", "referer"))

@@ -163,6 +163,12 @@ def node_is_of(store: Store, node: str, tenants: Collection[str]) -> bool:
     return bool(rows[0]["found"])
 
 
+def nodes_of(store: Store, tenants: Collection[str]) -> set[str]:
+    """Return the nodes on which jobs of tenants run, or ran in the last day."""
+    rows = store.rows(f"SELECT DISTINCT node FROM ({_NODES_OF})", {"tenants": sorted(tenants)})
+    return {row["node"] for row in rows}
+
+
 def node_latest(store: Store, node: str) -> dict[str, list[dict[str, Any]]]:
     """Return the newest rows of one node: host, devices, ports, sensors, storage, and its inventory."""
     views = {
