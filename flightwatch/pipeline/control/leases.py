@@ -103,6 +103,15 @@ class Leases:
                 return None
             return Lease(row.role, row.holder, row.epoch, row.expires_at_ms)
 
+    def held(self, prefix: str) -> list[str]:
+        """Return the roles that begin with `prefix` and are held now, in order."""
+        with self._control.reading() as connection:
+            now_ms = self._control.now_ms(connection)
+            named = sa.select(LEASES.c.role).where(
+                LEASES.c.role.startswith(prefix, autoescape=True), LEASES.c.expires_at_ms > now_ms
+            )
+            return sorted(row.role for row in connection.execute(named))
+
     def _check(self, connection: sa.Connection, lease: Lease) -> None:
         row = connection.execute(
             sa.select(LEASES.c.epoch, LEASES.c.expires_at_ms).where(LEASES.c.role == lease.role).with_for_update()

@@ -2,36 +2,35 @@
 
 Time is the data's: a cycle reads up to the newest row that has arrived, so late rows are scored again
 with the window they fall into and a paused pipeline makes nobody silent. Ids are deterministic, so an
-overlap of two loops changes nothing; a lease keeps it to one.
+overlap of two loops changes nothing; leases keep every shard to one.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
 from flightwatch.core.clock import Clock
-from flightwatch.core.errors import StaleGeneration, TransientError
+from flightwatch.core.errors import TransientError
 from flightwatch.detectors.contract import Detector, Finding
 from flightwatch.detectors.registry import all_detectors
-from flightwatch.pipeline.control.leases import Lease, Leases
+from flightwatch.pipeline.control.detection import DetectorSetting
+from flightwatch.pipeline.detection.arrivals import Arrivals, News
+from flightwatch.pipeline.detection.blind import JUDGE_ABSENCE, BlindWatch, Sight
+from flightwatch.pipeline.detection.roster import Roster, RosterKeeper
 from flightwatch.pipeline.detection.run import run_detectors
 from flightwatch.pipeline.detection.settings import DetectSettings
+from flightwatch.pipeline.detection.shards import WHOLE, Membership, Shard
 from flightwatch.pipeline.detection.tracker import FindingTracker
-from flightwatch.pipeline.detection.window import STANDING, moment, needed_tables, read_window
+from flightwatch.pipeline.detection.tracks import Track
+from flightwatch.pipeline.detection.window import needed_tables
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.detection_reads import arrival_sql, open_findings_sql
 
 log = logging.getLogger(__name__)
-
-ROLE = "detection"
-TRAINING = ("rank_steps", "op_timings", "training_scalars")
-DAY_MS = 86_400_000
-MARGIN_MS = 600_000
 
 
 @dataclass
@@ -48,6 +47,7 @@ class Cycle:
     said: list[Finding] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    blind: bool = False
 
 
 class DetectionLoop:
@@ -56,7 +56,10 @@ class DetectionLoop:
     Parameters
     ----------
     publish: takes new findings; raises TransientError when the bus is away (they are offered again).
-    leases, holder: who may run; None: this process alone (single machine).
+    membership: which shards this process holds; None: this process alone does everything (single machine).
+    changed: reads what people changed about detectors (`DetectorSettings.all`); None: the file alone decides.
+    escalate: told of findings just published, with the frames that made them; asks agents for more.
+    behind_s: ingest's lag in seconds, for the blind rule; None: judged by arrivals alone.
     """
 
     def __init__(
@@ -66,122 +69,138 @@ class DetectionLoop:
         clock: Clock,
         settings: DetectSettings,
         detectors: Sequence[Detector] | None = None,
-        leases: Leases | None = None,
-        holder: str = "",
+        membership: Membership | None = None,
+        changed: Callable[[], Mapping[str, DetectorSetting]] | None = None,
+        escalate: Callable[[Sequence[Finding], Mapping[str, pd.DataFrame]], None] | None = None,
+        behind_s: Callable[[], float | None] | None = None,
+        cluster: str = "default",
     ) -> None:
         self._store, self._publish, self._clock, self._settings = store, publish, clock, settings
         chosen = all_detectors() if detectors is None else list(detectors)
-        self._detectors = [one for one in chosen if one.name not in settings.disabled]
-        self._needed = needed_tables(self._detectors)
-        self._leases, self._holder = leases, holder
-        self._lease: Lease | None = None
-        self._tracker = FindingTracker(settings.clear_after_seconds)
-        self._arrived: dict[str, int] = {}
-        self._before_ms = 0
-        self._unsent: list[Finding] = []
-        self._recovered = False
+        self._roster = RosterKeeper(chosen, settings, changed)
+        # What a detector that is switched on later needs is watched from the start.
+        self._arrivals = Arrivals(store, clock, needed_tables(chosen))
+        self._blind = BlindWatch(cluster, settings.blind_seconds, behind_s)
+        self._escalate = escalate
+        self._membership = membership
+        self._tracks: dict[str, Track] = {}
+        self._last: Roster | None = None
         self.wake = threading.Event()
+
+    def notice(self, rows: Mapping[str, int]) -> None:
+        """Take note of rows that ingest has stored: wakes the loop. Quick; may be called from any thread."""
+        if not self._arrivals.concerned(rows):
+            return
+        self.wake.set()
 
     def run(self, stop: threading.Event) -> None:
         """Run cycles until told to stop; woken by `wake` (ingest sets it) and by the interval."""
         while not stop.is_set():
+            begin = self._clock.monotonic_s()
             try:
-                if self._may_run():
-                    self.cycle()
+                self.cycle()
             except TransientError as error:
                 log.warning("Detection waits: %s", error)
-            self.wake.wait(self._settings.interval_seconds)
+            busy = self._clock.monotonic_s() - begin
+            # Rows arrive all the time: the pause keeps detection from taking the machine.
+            pause = max(self._settings.soonest_seconds, busy * (1 / self._settings.duty - 1))
+            stop.wait(min(pause, 600.0))
+            self.wake.wait(max(0.0, self._settings.interval_seconds - pause) if not stop.is_set() else 0)
             self.wake.clear()
-        if self._leases is not None and self._lease is not None:
-            self._leases.release(self._lease)
-
-    def _may_run(self) -> bool:
-        if self._leases is None:
-            return True
-        try:
-            if self._lease is not None:
-                self._lease = self._leases.renew(self._lease, self._settings.lease_seconds)
-                return True
-        except StaleGeneration:
-            self._lease = None
-        self._lease = self._leases.acquire(ROLE, self._holder, self._settings.lease_seconds)
-        # Somebody else may have spoken meanwhile: what is open is read again.
-        self._recovered = False
-        return self._lease is not None
+        if self._membership is not None:
+            try:
+                self._membership.leave()
+            except TransientError as error:
+                log.warning("The shards were not given up, others take them when the leases end: %s", error)
 
     def cycle(self) -> Cycle:
-        """Run one cycle; nothing when nothing has arrived since the last one.
+        """Run one cycle over every shard held; nothing when nothing has arrived since the last one.
 
         Raises
         ------
-        TransientError: the store or the bus is away; the next cycle does the same work again.
+        TransientError: store, bus or control database is away; the next cycle does the same work again.
         """
         begin = self._clock.monotonic_s()
         done = Cycle()
-        self._send([])
-        until = self._news()
-        if until is None:
-            return done
-        self._recover(until)
-        frames = self._frames(until)
-        done.until_ms, done.rows = until, sum(len(frame) for frame in frames.values())
-        outcome = run_detectors(self._detectors, frames)
-        ran = {one.name for one in self._detectors} - set(outcome.failures)
-        fresh = self._tracker.fresh(outcome.findings, ran, self._before_ms, until)
-        self._before_ms = until
-        for finding in fresh:
-            if finding.detector in self._settings.shadow:
-                log.info("In shadow: %s", finding.summary)
-        done.said = [one for one in fresh if one.detector not in self._settings.shadow]
-        done.failures = outcome.failures
+        for track in self._held():
+            self._send(track, [])
+        roster = self._roster.now()
+        if roster is not self._last:
+            # A detector that was switched on or retuned is asked about what is there already.
+            if self._last is not None:
+                for track in self._tracks.values():
+                    track.tracker.forget(self._last.shadow - roster.shadow)
+            self._last = roster
+            self._arrivals.forget()
+        news = self._arrivals.news()
+        sight = self._blind.look(self._clock.now_ms(), self._arrivals.received_ms)
+        done.blind = sight.blind
+        try:
+            for track in list(self._tracks.values()):
+                self._of_shard(track, roster, news, sight, done)
+        except TransientError:
+            # What had arrived is judged again: a shard may not have had its turn.
+            self._arrivals.forget()
+            raise
         done.seconds = self._clock.monotonic_s() - begin
-        self._send(done.said)
         return done
 
-    def _send(self, findings: list[Finding]) -> None:
-        """Offer findings in order; what the bus does not take now is offered first next time."""
-        self._unsent += findings
-        while self._unsent:
-            self._publish(self._unsent[:1])
-            self._unsent.pop(0)
+    def _held(self) -> list[Track]:
+        """Return a track per shard held; a shard that is new, or was somebody else's meanwhile, starts afresh."""
+        held = [(WHOLE, 0)] if self._membership is None else self._membership.shards()
+        before, self._tracks = self._tracks, {}
+        for shard, epoch in held:
+            known = before.get(shard.name)
+            if known is None or known.epoch != epoch:
+                known = Track(shard, epoch, FindingTracker(self._settings.clear_after_seconds))
+                self._arrivals.forget()
+            self._tracks[shard.name] = known
+        return list(self._tracks.values())
 
-    def _news(self) -> int | None:
-        """Return the newest data time when rows have arrived since the last cycle."""
-        since = self._clock.now_ms() - DAY_MS
-        newest: int | None = None
-        changed = False
-        for table in self._needed:
-            for row in self._store.rows(arrival_sql(table), {"since": moment(since)}):
-                arrived, ts = _millis(row["last_arrival"]), _millis(row["last_ts"])
-                changed = changed or arrived != self._arrived.get(table)
-                self._arrived[table] = arrived
-                if table not in STANDING:
-                    newest = ts if newest is None else max(newest, ts)
-        return newest if changed else None
-
-    def _recover(self, until: int) -> None:
-        if self._recovered:
+    def _of_shard(self, track: Track, roster: Roster, news: News | None, sight: Sight, done: Cycle) -> None:
+        said = list(sight.said) if track.shard.fleet else []
+        frames: dict[str, pd.DataFrame] = {}
+        if news is not None:
+            found, frames = self._judged(track, roster, news, sight, done)
+            said += found
+        if not said or not self._may_speak(track.shard):
             return
-        for row in self._store.rows(open_findings_sql(), {"since": moment(until - 2 * DAY_MS)}):
-            mark = (row["last_class"], tuple(row["last_targets"]), row["last_severity"])
-            onset = None if row["onset"] is None else _millis(row["onset"])
-            self._tracker.remember(str(row["id"]), str(row["last_detector"]), mark, until, onset)
-        for row in self._store.rows(arrival_sql("findings"), {"since": moment(until - 2 * DAY_MS)}):
-            # What ended before the last statement of an earlier process has been said.
-            self._before_ms = max(self._before_ms, _millis(row["last_ts"]))
-        self._recovered = True
+        done.said += said
+        self._send(track, said)
+        if self._escalate is not None:
+            self._escalate(said, frames)
 
-    def _frames(self, until: int) -> dict[str, pd.DataFrame]:
-        onset = self._tracker.earliest_onset_ms()
+    def _judged(
+        self, track: Track, roster: Roster, news: News, sight: Sight, done: Cycle
+    ) -> tuple[list[Finding], dict[str, pd.DataFrame]]:
+        detectors = [one for one in roster.running if track.shard.has(one)]
+        judging = [one for one in detectors if not (sight.blind and one.name in JUDGE_ABSENCE)]
+        track.recover(self._store, news.until_ms, {one.name for one in detectors})
+        frames = track.frames(self._store, needed_tables(judging), news.until_ms, news.late_since_ms, self._settings)
+        outcome = run_detectors(judging, frames)
+        # What a detector that was switched off had stated is cleared in time.
+        ran = ({one.name for one in judging} - set(outcome.failures)) | roster.off
+        before_ms = track.before_ms if news.late_since_ms is None else min(track.before_ms, news.late_since_ms)
+        fresh = track.tracker.fresh(outcome.findings, ran, before_ms, news.until_ms)
+        track.before_ms = news.until_ms
+        done.until_ms = news.until_ms
+        done.rows += sum(len(frame) for frame in frames.values())
+        done.failures |= outcome.failures
+        for finding in fresh:
+            if finding.detector in roster.shadow:
+                log.info("In shadow: %s", finding.summary)
+        return [one for one in fresh if one.detector not in roster.shadow], frames
 
-        def since_of(table: str) -> int:
-            seconds = self._settings.steps_seconds if table in TRAINING else self._settings.history_seconds
-            since = until - seconds * 1000
-            # An open finding keeps its onset in view, for a day at most: baselines lie before it.
-            return since if onset is None else max(min(since, onset - MARGIN_MS), until - DAY_MS)
+    def _may_speak(self, shard: Shard) -> bool:
+        if self._membership is None or self._membership.still_holds(shard):
+            return True
+        log.warning("The shard %s passed to another process meanwhile: it speaks.", shard.name)
+        self._tracks.pop(shard.name, None)
+        return False
 
-        return read_window(self._store, self._needed, since_of, until)
-
-
-def _millis(value: object) -> int:
-    return int(pd.Timestamp(value).timestamp() * 1000) if not isinstance(value, (int, float)) else int(value)  # type: ignore[arg-type]
+    def _send(self, track: Track, findings: list[Finding]) -> None:
+        """Offer findings in order; what the bus does not take now is offered first next time."""
+        track.unsent += findings
+        while track.unsent:
+            self._publish(track.unsent[:1])
+            track.unsent.pop(0)

@@ -32,6 +32,11 @@ class FindingTracker:
         """Take over a finding that an earlier process left open."""
         self._open[id_] = _Open(detector, mark, None, now_ms, first_seen_at)
 
+    def forget(self, detectors: Iterable[str]) -> None:
+        """Forget what these detectors stated: it is said as new when they state it again."""
+        gone = set(detectors)
+        self._open = {id_: one for id_, one in self._open.items() if one.detector not in gone}
+
     def earliest_onset_ms(self) -> int | None:
         """Return since when the oldest open finding has evidence: windows reach back that far."""
         onsets = [one.first_seen_at for one in self._open.values() if one.first_seen_at is not None]

@@ -30,8 +30,9 @@ def needed_tables(detectors: Iterable[Detector]) -> dict[str, set[str]]:
 
 
 def read_window(
-    store: Store, needed: dict[str, set[str]], since_of: Callable[[str], int], until_ms: int
-) -> dict[str, pd.DataFrame]:
+    store: Store, needed: dict[str, set[str]], since_of: Callable[[str], int], until_ms: int, shard: int = 0,
+    shards: int = 1,
+) -> dict[str, pd.DataFrame]:  # fmt: skip
     """Read rows with ts in (since, until] of the needed tables.
 
     Standing tables are read from their beginning; `op_timings` only where there is no `rank_steps`.
@@ -39,6 +40,7 @@ def read_window(
     Parameters
     ----------
     since_of: begin of the window of a table, milliseconds since the epoch.
+    shard, shards: which of how many parts of the jobs.
 
     Raises
     ------
@@ -50,8 +52,8 @@ def read_window(
             continue
         since = 0 if table in STANDING else since_of(table)
         columns = columns_of(table, (*wanted, *COMMON_COLUMNS))
-        parameters = {"since": moment(since), "until": moment(until_ms)}
-        frames[table] = frame_of(table, store.arrow(window_sql(table, columns), parameters))
+        parameters = {"since": moment(since), "until": moment(until_ms)} | ({"shard": shard} if shards > 1 else {})
+        frames[table] = frame_of(table, store.arrow(window_sql(table, columns, shards), parameters))
     return frames
 
 

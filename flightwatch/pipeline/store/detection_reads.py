@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flightwatch.core.catalogue import TABLES
-from flightwatch.core.vocabulary import DATABASE
+from flightwatch.core.vocabulary import DATABASE, Lane
+
+#: Tables of jobs beside those of the lanes of training.
+_OF_JOBS = ("placements", "runs")
+#: Tables that every shard reads whole.
+_OF_ALL = ("inventory", "links", "config_facts")
 
 #: Types whose columns a detector that asks for "*" gets.
 _NUMBERS = ("f32", "f64", "u8", "u16", "u32", "u64", "i16", "i32", "i64", "time")
@@ -19,19 +24,37 @@ def columns_of(table: str, wanted: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(("ts", *chosen)))
 
 
-def window_sql(table: str, columns: Iterable[str]) -> str:
-    """Rows of a table with ts in (since, until]; placeholders since and until."""
+def window_sql(table: str, columns: Iterable[str], shards: int = 1) -> str:
+    """Rows of a table with ts in (since, until]; placeholders since and until, with several shards also shard.
+
+    With several shards the rows of one shard's jobs: of tables of jobs those whose job falls into it, of samples and
+    events those of nodes on which such a job was placed and of no node; what exists and is configured is read whole.
+    """
     listed = ", ".join(f"`{name}`" for name in columns)
-    return (
+    text = (
         f"SELECT {listed} FROM {DATABASE}.`{TABLES[table].name}` "
         "WHERE ts > {since:DateTime64(3, 'UTC')} AND ts <= {until:DateTime64(3, 'UTC')}"
     )
+    if shards == 1:
+        return text
+    mine = f"cityHash64(assumeNotNull(job)) % {int(shards)} = {{shard:UInt32}}"
+    if TABLES[table].lane in (Lane.OPS, Lane.SCALARS) or table in _OF_JOBS:
+        return f"{text} AND {mine}"
+    if table in _OF_ALL:
+        return text
+    return f"{text} AND (node = '' OR node IN (SELECT node FROM {DATABASE}.placements WHERE {mine}))"
 
 
 def arrival_sql(table: str) -> str:
-    """When the newest row of a table arrived and how new it is; placeholder since bounds the partitions read."""
+    """When the newest row of a table arrived and how new it is, and how old what came after `mark` is.
+
+    Placeholders: since bounds the partitions read, mark is the newest arrival known before.
+    """
     return (
-        f"SELECT max(received_at) AS last_arrival, max(ts) AS last_ts FROM {DATABASE}.`{TABLES[table].name}` "
+        "SELECT max(received_at) AS last_arrival, max(ts) AS last_ts, "
+        "countIf(received_at > {mark:DateTime64(3, 'UTC')}) AS new_rows, "
+        "minIf(ts, received_at > {mark:DateTime64(3, 'UTC')}) AS first_new_ts "
+        f"FROM {DATABASE}.`{TABLES[table].name}` "
         "WHERE ts > {since:DateTime64(3, 'UTC')} HAVING count() > 0"
     )
 

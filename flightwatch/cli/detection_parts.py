@@ -1,0 +1,58 @@
+"""The detection loop with everything it talks to, for `flightwatch up` and `flightwatch detect`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.core.clock import Clock
+from flightwatch.core.ed25519 import SigningKey
+from flightwatch.core.settings import Loaded
+from flightwatch.detectors.registry import all_detectors
+from flightwatch.pipeline.bus.base import Bus
+from flightwatch.pipeline.control.database import Control
+from flightwatch.pipeline.control.detection import DetectorRequests, DetectorSettings
+from flightwatch.pipeline.detection.escalation import Escalation
+from flightwatch.pipeline.detection.loop import DetectionLoop
+from flightwatch.pipeline.detection.publish import FindingPublisher
+from flightwatch.pipeline.detection.settings import DetectSettings
+from flightwatch.pipeline.detection.shards import Membership
+from flightwatch.pipeline.evidence_requests import EvidenceRequester
+from flightwatch.pipeline.profiles.records import Profiles
+from flightwatch.pipeline.store.client import Store
+
+
+def detection_loop(
+    settings: Loaded,
+    common: CommonSettings,
+    bus: Bus,
+    store: Store,
+    control: Control,
+    key: SigningKey,
+    clock: Clock,
+    behind_s: Callable[[], float | None],
+    membership: Membership | None = None,
+) -> DetectionLoop:
+    """Return the loop; not started.
+
+    Parameters
+    ----------
+    key: the control server's, with which requests to agents are signed.
+    behind_s: ingest's lag in seconds, None when unknown. membership: None where one process does everything.
+    """
+    section = settings.section(DetectSettings)
+    escalation = Escalation(
+        DetectorRequests(control), EvidenceRequester(bus, key.sign, clock), Profiles(control), section, common.cluster
+    )
+    return DetectionLoop(
+        store,
+        FindingPublisher(bus, clock, common.cluster, common.node_name).publish,
+        clock,
+        section,
+        detectors=all_detectors(),
+        membership=membership,
+        changed=DetectorSettings(control).all,
+        escalate=escalation,
+        behind_s=behind_s,
+        cluster=common.cluster,
+    )
