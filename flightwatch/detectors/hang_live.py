@@ -16,8 +16,7 @@ import pandas as pd
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import DAY_MS, Finding, Frames, Needs
-from flightwatch.detectors.hang import judge
-from flightwatch.detectors.hang_rows import Episode, episodes_of
+from flightwatch.detectors.hang_rows import Episode, episodes_of, verdict_of
 from flightwatch.detectors.hang_verdict import HangVerdict
 
 #: Ranks listed in the evidence of a finding.
@@ -88,13 +87,11 @@ class HangDetector:
     def _of_episode(self, episode: Episode, frames: Frames, earlier: Sequence[Finding]) -> Finding | None:
         if not self._is_complete(episode, frames):
             return None
-        verdict = judge(episode.evidence)
+        verdict = verdict_of(episode)
         if verdict.verdict == "not_hung" or (verdict.verdict == "undetermined" and not episode.still):
             return None
         waiting = set(verdict.waiting or episode.asked)
         second = "two captures" if waiting & episode.still else None
-        if waiting and waiting <= episode.moved:
-            return None
         if second is None and _ports_stand(frames, episode):
             second = "no RDMA traffic"
         if second is None or self._in_checkpoint(episode, verdict):

@@ -17,6 +17,8 @@ import pandas as pd
 
 from flightwatch.core.hang_evidence import CollectiveRecord, HangEvidence, RankDump, RankStack
 from flightwatch.detectors.contract import Frames
+from flightwatch.detectors.hang import judge
+from flightwatch.detectors.hang_verdict import HangVerdict
 
 #: Captures of a job further apart than this are two hangs, or one looked at again.
 EPISODE_MS = 120_000.0
@@ -36,6 +38,7 @@ class Episode:
     nodes: rank to the node that collected it.
     evidence: the last capture of each rank.
     asked: ranks that agents looked at, with a dump or without.
+    seen_twice: ranks captured twice with time between.
     still: ranks whose last two captures show them in the same place.
     moved: ranks that went on between their captures.
     captures: names of the collections.
@@ -49,6 +52,7 @@ class Episode:
     nodes: dict[int, str] = field(default_factory=dict)
     evidence: HangEvidence = field(default_factory=HangEvidence)
     asked: set[int] = field(default_factory=set)
+    seen_twice: set[int] = field(default_factory=set)
     still: set[int] = field(default_factory=set)
     moved: set[int] = field(default_factory=set)
     captures: set[str] = field(default_factory=set)
@@ -76,6 +80,16 @@ def episodes_of(frames: Frames, captures: Collection[str] | None = None) -> list
         _episode(part, entries, stacks, members) for rows in by_job.values() for part in _parts(rows)
     ]  # fmt: skip
     return sorted(found, key=lambda one: (one.first_ms, one.job, one.run))
+
+
+def verdict_of(episode: Episode) -> HangVerdict:
+    """Return the verdict about an episode; a job whose waiting ranks all went on between captures is not hung."""
+    verdict = judge(episode.evidence)
+    waiting = set(verdict.waiting) or episode.asked
+    if waiting <= episode.moved:
+        return HangVerdict("not_hung", confidence=0.9, sentence="Its ranks went on while they were looked at: the job"
+                           " does not hang (confidence 90%).")  # fmt: skip
+    return verdict
 
 
 def _rows(frames: Frames, table: str, needed: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -126,8 +140,10 @@ def _episode(
         if stack is not None:
             episode.evidence.stacks.append(stack[0])
         if before is not None:
+            episode.seen_twice.add(rank)
             _compare(episode, rank, key, (str(before["capture_id"]), rank), entries, stacks)
     episode.evidence.dumps = dumps
+    episode.evidence.world_size = max(episode.asked) + 1
     return episode
 
 

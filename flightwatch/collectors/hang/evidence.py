@@ -170,6 +170,12 @@ class HangCollector:
             and run in (None, process.run)
             and (ranks is None or process.rank in ranks)
         ]
+        # Of two processes that say they are one rank (an attempt that has not ended yet) the one that answers counts.
+        by_rank = {
+            (process.job, process.run, rank): (process, rank)
+            for process, rank in sorted(wanted, key=lambda one: (one[0].pid in sockets, one[0].started))
+        }
+        wanted = list(by_rank.values())
         with ThreadPoolExecutor(_THREADS) as pool:
             found = list(pool.map(lambda one: self._of_rank(one[0], one[1], sockets.get(one[0].pid)), wanted))
         folder = self._keep(name, found)

@@ -1,6 +1,10 @@
-"""A small training job for tests: `steps_job.py SECONDS [--worker DIR] [--hang RANK] [--profiler]`, under torchrun."""
+"""A small training job for tests, under torchrun.
+
+`steps_job.py SECONDS [--worker DIR] [--attach] [--hang RANK [--gil]] [--profiler]`
+"""
 
 import argparse
+import ctypes
 import os
 import time
 
@@ -12,14 +16,24 @@ def stuck_here() -> None:
     time.sleep(600)
 
 
+def gil_held_here() -> None:
+    ctypes.PyDLL(None).sleep(600)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("seconds", type=float)
     parser.add_argument("--worker", default="")
     parser.add_argument("--hang", type=int, default=-1)
     parser.add_argument("--profiler", action="store_true")
+    parser.add_argument("--attach", action="store_true")
+    parser.add_argument("--gil", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.attach:
+        import flightwatch
+
+        flightwatch.attach()
     dist.init_process_group("gloo")
     rank, end = dist.get_rank(), time.time() + given.seconds
     if given.worker:
@@ -40,7 +54,7 @@ def main() -> None:
             model(torch.randn(4, 32)).square().mean().backward()
             if number == 5 and rank == given.hang:
                 print("hangs", flush=True)
-                stuck_here()
+                gil_held_here() if given.gil else stuck_here()
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
             optimizer.step()
