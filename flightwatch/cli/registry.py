@@ -12,6 +12,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("detect", "flightwatch.cli.detect", "run the detectors over the live store"),
     ("doctor", "flightwatch.cli.doctor", "is this node ready for probes, profiles and hang evidence"),
     ("hang", "flightwatch.cli.hang", "who stopped a hung job, from dumps and logs"),
+    ("incident", "flightwatch.cli.incident", "list, acknowledge, resolve, note and silence incidents"),
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),
     ("pipeline", "flightwatch.cli.pipeline", "store what is on the bus; several share the work"),
@@ -22,6 +23,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("sql", "flightwatch.cli.sql", "one guarded SELECT over the tables"),
     ("status", "flightwatch.cli.status", "what the running instance does"),
     ("store", "flightwatch.cli.store", "migrate, back up, restore, check and measure the store"),
+    ("token", "flightwatch.cli.token", "API tokens: create, list, revoke"),
     ("trace", "flightwatch.cli.trace", "op times, flame graph, difference and timeline of profiler traces"),
     ("up", "flightwatch.cli.up", "everything on this machine"),
+    ("user", "flightwatch.cli.user", "people: roles, chat accounts, who is kept out"),
 )
