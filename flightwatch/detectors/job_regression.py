@@ -16,6 +16,7 @@ import numpy as np
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
+from flightwatch.detectors.dense_steps import DenseFrames
 from flightwatch.detectors.fail_slow import without_pauses
 from flightwatch.detectors.grouped import MAD_TO_SIGMA, FloatArray, sorted_median
 from flightwatch.detectors.rank_matrix import RunSteps, runs_of
@@ -176,6 +177,10 @@ class JobRegressionDetector:
 
 def _repeated(frames: Frames) -> Frames:
     """Return only the jobs with more than one run: the others have nothing to be compared with."""
+    dense = getattr(frames, "dense_runs", ())
+    if dense:
+        names = [one.job for one in dense]
+        return DenseFrames({}, [one for one in dense if one.job is not None and names.count(one.job) > 1])
     rows = frames.get("rank_steps")
     if rows is None or rows.empty or not {"job", "run", "step_us"} <= set(rows.columns):
         return {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Layout:
     module_R: tuple[str | None, ...]
     known: bool
     domain: dict[str, tuple[str | None, ...]]
+    _known_groups: dict[object, Groups] = field(default_factory=dict, repr=False, compare=False)
 
     def role_groups(self, *extra: str) -> Groups:
         """Group ranks that do equal work: same stage, module and model, plus the axes in `extra`.
@@ -47,6 +49,9 @@ class Layout:
         Context-parallel ranks share a causal mask unequally: they are kept apart where that leaves
         at least `MINIMUM_PEERS` in every group.
         """
+        return self._once(("role", extra), lambda: self._role_groups(extra))
+
+    def _role_groups(self, extra: tuple[str, ...]) -> Groups:
         base = self._labels(ROLE_AXES + extra)
         finer = Groups.from_labels([*zip(base, self.axis_R["cp"].tolist(), strict=True)])
         if len(finer.size_G) and finer.size_G.min() >= MINIMUM_PEERS:
@@ -55,14 +60,24 @@ class Layout:
 
     def groups_by(self, *axes: str) -> Groups:
         """Group ranks by equal coordinates on `axes`."""
-        return Groups.from_labels(self._labels(axes))
+        return self._once(("by", axes), lambda: Groups.from_labels(self._labels(axes)))
+
+    def everyone(self) -> Groups:
+        """Put all ranks into one group."""
+        return self._once("everyone", lambda: Groups.from_labels([0] * len(self.ranks_R)))
 
     def communication_groups(self, axis: str) -> Groups:
         """Group ranks that talk to each other along `axis`: equal in all other coordinates."""
         others = tuple(name for name in AXES if name != axis and (self.axis_R[name] >= 0).any())
         if axis == "dp":
             others = tuple(name for name in others if name not in ("dp_replicate", "dp_shard", "ep", "etp"))
-        return Groups.from_labels(self._labels((*others, "module")))
+        return self._once(("talk", axis), lambda: Groups.from_labels(self._labels((*others, "module"))))
+
+    def _once(self, key: object, make: Callable[[], Groups]) -> Groups:
+        """Group once: a layout is kept between cycles, and labels of 100,000 ranks take a while."""
+        if key not in self._known_groups:
+            self._known_groups[key] = make()
+        return self._known_groups[key]
 
     def _labels(self, axes: tuple[str, ...]) -> list[object]:
         columns: list[list[Any]] = [list(self.model_R)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,19 @@ import pandas as pd
 from flightwatch.detectors.contract import Frames
 from flightwatch.detectors.grouped import FloatArray, sorted_median
 from flightwatch.detectors.layout import Layout, build_layout
+
+
+class StepSource(Protocol):
+    """Where a run's values come from."""
+
+    def names(self) -> Iterable[str]:
+        """Return the columns there are; maps are flattened."""
+
+    def dense(self, name: str) -> FloatArray | None:
+        """Return a column as float32 [S, R], NaN where unknown; None when nothing is known."""
+
+    def says_async(self) -> bool:
+        """Say whether any row's mode is async."""
 
 
 @dataclass
@@ -30,9 +43,7 @@ class RunSteps:
     steps_S: np.ndarray[Any, np.dtype[np.int64]]
     layout: Layout
     end_ms_S: FloatArray
-    _rows: pd.DataFrame
-    _row_of: np.ndarray[Any, np.dtype[np.int64]]
-    _column_of: np.ndarray[Any, np.dtype[np.int64]]
+    _source: StepSource
     _cache: dict[str, FloatArray | None] = field(default_factory=dict)
 
     @property
@@ -43,26 +54,16 @@ class RunSteps:
     def channel(self, name: str) -> FloatArray | None:
         """Return column `name` as float32 [S, R], NaN where unknown; None when nothing is known."""
         if name not in self._cache:
-            self._cache[name] = self._pivot(name)
+            self._cache[name] = self._source.dense(name)
         return self._cache[name]
 
     def columns(self, prefix: str) -> list[str]:
         """Return the names of flattened map columns `prefix.*`."""
-        return [str(name) for name in self._rows.columns if str(name).startswith(prefix + ".")]
-
-    def _pivot(self, name: str) -> FloatArray | None:
-        if name not in self._rows:
-            return None
-        values = pd.to_numeric(self._rows[name], errors="coerce").to_numpy(dtype=np.float32, na_value=np.nan)
-        if np.isnan(values).all():
-            return None
-        dense = np.full(self.shape, np.nan, dtype=np.float32)
-        dense[self._row_of, self._column_of] = values
-        return dense
+        return [str(name) for name in self._source.names() if str(name).startswith(prefix + ".")]
 
     def is_async(self) -> bool:
         """Say whether ranks step on their own: the mode says so, or step times differ between ranks."""
-        if "mode" in self._rows and (self._rows["mode"] == "async").any():
+        if self._source.says_async():
             return True
         step = self.channel("step_us")
         if step is None or step.shape[1] < 2:
@@ -76,6 +77,11 @@ def runs_of(frames: Frames, minimum_steps: int = 1) -> Iterator[RunSteps]:
 
     Repeated (rank, step) rows keep the last one in the frame. Rows without step or rank are left out.
     """
+    told = set()
+    for dense in getattr(frames, "dense_runs", ()):
+        told.add((dense.job, dense.run))
+        if len(dense.steps_S) >= minimum_steps:
+            yield dense.run_steps(frames)
     table = frames.get("rank_steps")
     if table is None or table.empty or not {"step", "rank"} <= set(table.columns):
         return
@@ -89,6 +95,8 @@ def runs_of(frames: Frames, minimum_steps: int = 1) -> Iterator[RunSteps]:
         parts = [((key if isinstance(key, tuple) else (key,)), rows) for key, rows in grouped]
     for key, rows in parts:
         names = dict(zip(keys, key, strict=True))
+        if (_word(names.get("job")), _word(names.get("run"))) in told:
+            continue
         one = _one_run(frames, _word(names.get("job")), _word(names.get("run")), rows)
         if one is not None and one.shape[0] >= minimum_steps:
             yield one
@@ -124,9 +132,46 @@ def _one_run(frames: Frames, job: str | None, run: str | None, rows: pd.DataFram
             where[column] = rows[column].iloc[last_row].astype(object).to_numpy()
     layout = build_layout(frames, job, run, ranks_R, where)
     cluster = _word(rows["cluster"].iloc[0]) if "cluster" in rows else None
-    built = RunSteps(job, run, cluster, steps_S, layout, np.full(len(steps_S), np.nan), rows, row_of, column_of)
-    built.end_ms_S = _end_times(built)
+    source = _Rows(rows, row_of, column_of, (len(steps_S), len(ranks_R)))
+    built = RunSteps(job, run, cluster, steps_S, layout, np.full(len(steps_S), np.nan), source)
+    starts = source.start_ms()
+    if starts is not None:
+        built.end_ms_S = end_times(starts, built.channel("step_us"))
     return built
+
+
+@dataclass
+class _Rows:
+    """Rows of one run; a column is laid out when it is asked for."""
+
+    rows: pd.DataFrame
+    row_of: np.ndarray[Any, np.dtype[np.int64]]
+    column_of: np.ndarray[Any, np.dtype[np.int64]]
+    shape: tuple[int, int]
+
+    def names(self) -> Iterable[str]:
+        return [str(name) for name in self.rows.columns]
+
+    def dense(self, name: str) -> FloatArray | None:
+        if name not in self.rows:
+            return None
+        values = pd.to_numeric(self.rows[name], errors="coerce").to_numpy(dtype=np.float32, na_value=np.nan)
+        if np.isnan(values).all():
+            return None
+        dense = np.full(self.shape, np.nan, dtype=np.float32)
+        dense[self.row_of, self.column_of] = values
+        return dense
+
+    def says_async(self) -> bool:
+        return "mode" in self.rows and bool((self.rows["mode"] == "async").any())
+
+    def start_ms(self) -> FloatArray | None:
+        if "ts" not in self.rows:
+            return None
+        ts = pd.to_numeric(self.rows["ts"], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
+        dense = np.full(self.shape, np.nan)
+        dense[self.row_of, self.column_of] = ts
+        return dense
 
 
 def _codes(
@@ -143,17 +188,15 @@ def _codes(
     return unique, inverse.reshape(-1)
 
 
-def _end_times(run: RunSteps) -> FloatArray:
-    if "ts" not in run._rows:
-        return np.full(run.shape[0], np.nan)
-    ts = pd.to_numeric(run._rows["ts"], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-    dense = np.full(run.shape, np.nan)
-    dense[run._row_of, run._column_of] = ts
-    # A few ranks are enough for a median that one wrong clock cannot move.
-    sample = dense[:, :: max(1, run.shape[1] // 33)]
-    start = sorted_median(sample)
-    step_us = run.channel("step_us")
-    if step_us is None:
+def end_times(start_SR: FloatArray, step_us_SR: FloatArray | None) -> FloatArray:
+    """Return when each step was over: the median start of a few ranks, which one wrong clock cannot move, plus the
+    step's length; NaN where unknown."""
+    start = sorted_median(_few(start_SR))
+    if step_us_SR is None:
         return start
-    length = sorted_median(step_us[:, :: max(1, run.shape[1] // 33)]).astype(float) / 1000
+    length = sorted_median(_few(step_us_SR)).astype(float) / 1000
     return np.asarray(start + np.nan_to_num(length))
+
+
+def _few(values_SR: FloatArray) -> FloatArray:
+    return values_SR[:, :: max(1, values_SR.shape[1] // 33)]

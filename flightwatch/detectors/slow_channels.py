@@ -18,7 +18,7 @@ from flightwatch.detectors.drift import (
 )
 from flightwatch.detectors.episodes import Episode, episodes_of
 from flightwatch.detectors.grouped import FloatArray, Groups, sorted_median
-from flightwatch.detectors.layout import MINIMUM_PEERS
+from flightwatch.detectors.layout import MINIMUM_PEERS, Layout
 from flightwatch.detectors.rank_matrix import RunSteps
 
 #: Steps with this much more than the usual step time (checkpoint, evaluation, restart) say nothing about ranks.
@@ -116,7 +116,7 @@ def step_scale(run: RunSteps) -> FloatArray | None:
 
 def score_channels(run: RunSteps, limits: ChannelLimits) -> dict[str, Channel]:
     """Score every channel the run's rows can fill."""
-    role, everyone = run.layout.role_groups(), Groups.from_labels([0] * run.shape[1])
+    role, everyone = run.layout.role_groups(), run.layout.everyone()
     found: dict[str, Channel] = {}
     usable = _usable_steps(run)
     compute = compute_times(run)
@@ -125,7 +125,9 @@ def score_channels(run: RunSteps, limits: ChannelLimits) -> dict[str, Channel]:
             log_time = np.log(np.where(compute > 0, compute, np.nan)).astype(np.float32)
         log_time = _mask(log_time, usable)
         log_time = without_work(run, log_time, role)
-        found["compute"] = _score("compute", log_time, compute, role, compared(role), limits.compute, run.layout.known)
+        found["compute"] = _score(
+            "compute", log_time, compute, role, compared(run.layout, role), limits.compute, run.layout.known
+        )
     scale = step_scale(run)
     if scale is None:
         return found
@@ -139,19 +141,19 @@ def score_channels(run: RunSteps, limits: ChannelLimits) -> dict[str, Channel]:
         if raw is None:
             continue
         share = _mask((raw / scale).astype(np.float32), usable)
-        pool = everyone if name == "transfer" else compared(fine)
+        pool = everyone if name == "transfer" else compared(run.layout, fine)
         found[name] = _score(name, share, raw, fine, pool, limit, run.layout.known)
     return found
 
 
-def compared(role: Groups) -> Groups:
+def compared(layout: Layout, role: Groups) -> Groups:
     """Return the groups whose median change is common: role groups, or all ranks where those are too small.
 
     A difference of differences needs no equal work, only equal change, so ranks of all roles may stand in.
     """
     if role.size_G.size and role.size_G.min() >= MINIMUM_PEERS:
         return role
-    return Groups.from_labels([0] * len(role.of_rank_R))
+    return layout.everyone()
 
 
 def _score(
