@@ -6,7 +6,6 @@ follow one another these times blur. Communication inside a block that the host 
 On asynchronous devices the same places are marked with events on sampled steps (written, **not run on one**).
 """
 
-import functools
 from typing import Any, Callable, List, Optional, Tuple
 
 from flightwatch.collectors.training.device_time import DeviceTimer
@@ -19,6 +18,9 @@ _LEVEL, _KIND = OpLevel.BLOCK.value, OpKind.COMPUTE.value
 
 class Blocks:
     """Hooks on the blocks of all roots.
+
+    After the arithmetic of a block the interpreter's code is in no cache, so that every line of a hook costs ten
+    times what it costs alone: between sampled steps a hook does next to nothing.
 
     Parameters
     ----------
@@ -35,7 +37,6 @@ class Blocks:
         self._begun: List[Tuple[int, int, int]] = []
         self._open: Optional[Tuple[int, int, int]] = None
         self._names: List[Tuple[int, int]] = []
-        self._gradient_hooks: List[Callable[..., None]] = []
 
     def watch(self, torch: Any, blocks: List[Tuple[str, Any]], compiling: Callable[[], bool]) -> None:
         """Register hooks on the blocks of one root."""
@@ -46,44 +47,82 @@ class Blocks:
         for index, (name, block) in enumerate(blocks, first):
             self._names.append((probe.detail.name(_LEVEL, _KIND, name + " forward"),
                                 probe.detail.name(_LEVEL, _KIND, name + " backward")))  # fmt: skip
-            # Made once: making a guarded hook costs more than calling it.
-            self._gradient_hooks.append(probe.guard(functools.partial(self._gradient, index)))
-            block.register_forward_pre_hook(self._hook(index, self._begins, compiling))
-            block.register_forward_hook(self._hook(index, self._ends, compiling))
+            block.register_forward_pre_hook(self._pre_hook(index, index == first, compiling))
+            block.register_forward_hook(self._hook(index, compiling))
         probe.blocks = len(self._names)
 
-    def _hook(self, index: int, function: Callable[..., None], compiling: Callable[[], bool]) -> Callable[..., None]:
-        guarded = self._probe.guard(function)
+    def _pre_hook(self, index: int, is_first: bool, compiling: Callable[[], bool]) -> Callable[..., None]:
+        probe, nonfinite = self._probe, self._nonfinite
 
-        def hook(_module: Any, *values: Any) -> None:
-            if not compiling():
-                guarded(index, values[-1])
+        def begins(inputs: Any) -> None:
+            if is_first and nonfinite is not None:
+                nonfinite.input(index, inputs)
+            if probe.blocks_live and probe.phase == FORWARD:
+                self._begins(index)
+
+        guarded = probe.guard(begins)
+
+        def hook(_module: Any, inputs: Any) -> None:
+            if (is_first or probe.blocks_live) and not compiling():
+                guarded(inputs)
 
         return hook
 
-    def _begins(self, index: int, inputs: Any) -> None:
-        probe = self._probe
-        if probe.phase != FORWARD:
-            return  # Evaluation, or activation checkpointing that runs forward again.
-        if self._nonfinite is not None:
-            self._nonfinite.block_begins(index, inputs)
+    def _hook(self, index: int, compiling: Callable[[], bool]) -> Callable[..., None]:
+        probe, nonfinite = self._probe, self._nonfinite
+        # Made once: making a hook costs more than calling it.
+        gradient_hook = self._gradient_hook(index)
+
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            if probe.off or compiling() or not (probe.blocks_live or nonfinite is not None):
+                return
+            started_ns = now_ns()
+            try:
+                if probe.phase == FORWARD:  # Else evaluation, or activation checkpointing that runs forward again.
+                    if probe.blocks_live:
+                        self._ends(index, started_ns)
+                    tensor = output[0] if isinstance(output, (tuple, list)) and output else output
+                    if nonfinite is not None:
+                        nonfinite.output(index, tensor)
+                    grad_fn = tensor.grad_fn
+                    if grad_fn is not None:
+                        grad_fn.register_prehook(gradient_hook)
+            except Exception as error:  # A hook's failure is ours, never the training's.
+                probe.failed(error)
+            probe.self_ns += now_ns() - started_ns
+
+        return hook
+
+    def _gradient_hook(self, index: int) -> Callable[[Any], None]:
+        probe, nonfinite = self._probe, self._nonfinite
+
+        def hook(gradients: Any) -> None:
+            if probe.off:
+                return
+            started_ns = now_ns()
+            try:
+                if probe.blocks_live:
+                    self._gradient(index, started_ns)
+                if nonfinite is not None:
+                    nonfinite.gradient(index, gradients)
+            except Exception as error:  # A hook's failure is ours, never the training's.
+                probe.failed(error)
+            probe.self_ns += now_ns() - started_ns
+
+        return hook
+
+    def _begins(self, index: int) -> None:
         timer = self._timer()
         if timer is not None:
-            if probe.samples_blocks():
-                timer.begin(f"{index} forward")
-            return
-        if len(self._begun) < 64:
-            self._begun.append((index, now_ns(), probe.current().all_blocked_ns()))
+            timer.begin(f"{index} forward")
+        elif len(self._begun) < 64:
+            self._begun.append((index, now_ns(), self._probe.current().all_blocked_ns()))
 
-    def _ends(self, index: int, output: Any) -> None:
-        probe = self._probe
-        if probe.phase != FORWARD:
-            return
-        ended_ns = now_ns()
-        step = probe.current()
+    def _ends(self, index: int, ended_ns: int) -> None:
         timer = self._timer()
         if timer is not None:
             timer.end(f"{index} forward")
+        step = self._probe.current()
         while self._begun:
             # One that was left by an exception has no end: it is passed over.
             begun, started_ns, blocked_ns = self._begun.pop()
@@ -92,41 +131,35 @@ class Blocks:
                 compute_ns = max(0, span_ns - (step.all_blocked_ns() - blocked_ns))
                 step.note(self._names[index][0], started_ns, compute_ns, 0, -1, span_ns)
                 break
-        tensor = output[0] if isinstance(output, (tuple, list)) and output else output
-        if self._nonfinite is not None:
-            self._nonfinite.block_done(index, tensor)
-        grad_fn = getattr(tensor, "grad_fn", None)
-        if grad_fn is not None:
-            grad_fn.register_prehook(self._gradient_hooks[index])
 
-    def _gradient(self, index: int, gradients: Any) -> None:
+    def _gradient(self, index: int, at_ns: int) -> None:
         timer = self._timer()
         if timer is None:
-            self._backward_ends()
-            self._open = (index, now_ns(), self._probe.current().all_blocked_ns())
-        elif self._probe.samples_blocks():
-            self._device_backward_ends(timer)
-            timer.begin(f"{index} backward")
-            self._open = (index, 0, 0)
-        if self._nonfinite is not None:
-            self._nonfinite.gradient(index, gradients)
+            self._backward_ends(at_ns)
+            self._open = (index, at_ns, self._probe.current().all_blocked_ns())
+            return
+        self._device_backward_ends(timer)
+        timer.begin(f"{index} backward")
+        self._open = (index, 0, 0)
 
     def backward_ends(self) -> None:
         """End the block whose backward ran last. Called after each backward."""
+        if not self._probe.blocks_live:
+            return
         timer = self._timer()
         if timer is None:
-            self._backward_ends()
+            self._backward_ends(now_ns())
         else:
             self._device_backward_ends(timer)
         self._open = None
         self._begun.clear()
 
-    def _backward_ends(self) -> None:
+    def _backward_ends(self, at_ns: int) -> None:
         if self._open is None:
             return
         index, started_ns, blocked_ns = self._open
         step = self._probe.current()
-        span_ns = now_ns() - started_ns
+        span_ns = at_ns - started_ns
         compute_ns = max(0, span_ns - (step.all_blocked_ns() - blocked_ns))
         step.note(self._names[index][1], started_ns, compute_ns, 0, -1, span_ns)
 

@@ -18,7 +18,7 @@ import math
 import weakref
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from flightwatch.collectors.training.probe import Probe
+from flightwatch.collectors.training.probe import FORWARD, Probe
 from flightwatch.collectors.training.step import Step
 
 HEAD = "head or loss"
@@ -56,12 +56,12 @@ class NonFinite:
         self._torch: Any = None
         self._names: List[str] = []
         self._blocks: List[Any] = []
-        self._firsts: Set[int] = set()
         self._seen: List[_Seen] = []
         self._judged = 0
         self._sums: List[Tuple[int, int, Any]] = []
         self._short_lived: Set[Tuple[int, int]] = set()
         self._learnt = 0
+        self._due = True
         self._bad_step = -1
         self._reported = False
         self._late: List[Tuple[int, List[Tuple[int, int]], Any, Any]] = []
@@ -69,43 +69,43 @@ class NonFinite:
     def watch(self, torch: Any, blocks: List[Tuple[str, Any]]) -> None:
         """Take the blocks of one more root; their numbers go on from those before."""
         self._torch = torch
-        self._firsts.add(len(self._names))
         self._names += [name for name, _ in blocks]
         self._blocks += [weakref.ref(block) for _, block in blocks]
         self._learnt = 0
 
-    def block_begins(self, index: int, inputs: Any) -> None:
+    def input(self, index: int, inputs: Any) -> None:
         """Look at the input of a root's first block."""
-        if index in self._firsts and self._wanted():
-            self._remember(_INPUT, index, inputs)
+        tensor = inputs[0] if isinstance(inputs, (tuple, list)) and inputs else inputs
+        if self._due and self._probe.phase == FORWARD:
+            self._remember(_INPUT, index, tensor)
 
-    def block_done(self, index: int, output: Any) -> None:
-        """Look at the output of a block."""
-        if self._wanted():
-            self._remember(_FORWARD, index, output)
+    def output(self, index: int, tensor: Any) -> None:
+        """Look at the output of a block, in a forward that trains."""
+        if self._due:
+            self._remember(_FORWARD, index, tensor)
 
     def gradient(self, index: int, gradients: Any) -> None:
         """Look at the gradient with respect to the output of a block."""
-        if gradients and gradients[0] is not None and len(self._sums) < _MOST_SUMS and self._is_due():
+        if self._due and gradients and gradients[0] is not None and len(self._sums) < _MOST_SUMS:
             self._sums.append((_BACKWARD, index, self._sum(gradients[0])))
 
-    def _is_due(self) -> bool:
-        return self._probe.current().number % self._every == 0
-
-    def _wanted(self) -> bool:
-        return len(self._seen) + len(self._sums) < _MOST_SUMS and self._is_due() and self._torch.is_grad_enabled()
-
-    def _remember(self, kind: int, index: int, value: Any) -> None:
-        tensor = value[0] if isinstance(value, (tuple, list)) and value else value
+    def _remember(self, kind: int, index: int, tensor: Any) -> None:
+        if self._learnt >= _LEARNING and (kind, index) not in self._short_lived:
+            self._seen.append(_Seen(kind, index, None, tensor))
+            return
         if not (self._torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.numel() > 0):
             return
-        if tensor.device.type != "cpu":
-            self._sums.append((kind, index, self._sum(tensor)))
+        if len(self._seen) + len(self._sums) >= _MOST_SUMS:
             return
-        at_once = self._learnt < _LEARNING or (kind, index) in self._short_lived
-        self._seen.append(_Seen(kind, index, self._sum(tensor) if at_once else None, tensor))
+        if tensor.device.type != "cpu":
+            self._learnt = 0
+            self._sums.append((kind, index, self._sum(tensor)))
+        else:
+            self._seen.append(_Seen(kind, index, self._sum(tensor), tensor))
 
     def _sum(self, tensor: Any) -> Any:
+        if type(tensor) is self._torch.Tensor and not tensor.requires_grad and tensor.dtype is self._torch.float32:
+            return tensor.sum()
         local = tensor.detach()
         if hasattr(local, "to_local"):
             local = local.to_local()
@@ -116,7 +116,7 @@ class NonFinite:
     def before_backward(self, roots: Any) -> None:
         """Look at what backward begins from (the loss); where it is bad, at the outputs of blocks before it."""
         new, self._judged = self._seen[self._judged :], len(self._seen)
-        if self._torch is None or not self._is_due():
+        if self._torch is None or not self._due:
             return
         if all(self._is_good(root) for root in roots):
             self._learn(new)
@@ -162,6 +162,7 @@ class NonFinite:
         self._read_late()
         sums, self._sums = self._sums, []
         self._seen, self._judged = [], 0
+        self._due = (step.number + 1) % self._every == 0
         if not sums:
             return
         keys = [(kind, index) for kind, index, _ in sums]

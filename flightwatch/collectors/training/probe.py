@@ -9,7 +9,7 @@ import time
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Set
 
-from flightwatch.collectors.training.detail import Detail, block_every
+from flightwatch.collectors.training.detail import LEAST_EVERY, Detail, block_every
 from flightwatch.collectors.training.identity import Identity
 from flightwatch.collectors.training.phases import Phases
 from flightwatch.collectors.training.step import BACKWARD, FORWARD, OPTIMIZER, OUTSIDE, Step
@@ -25,7 +25,9 @@ FIGURES_SECONDS = 10.0
 #: Ops of steps that wait to be sent; beyond, steps are sent without them.
 MOST_OPS_WAITING = 20_000
 #: Steps between looks at how often blocks' times are sent.
-_RECKONED_EVERY = 256
+_RECKONED_EVERY = 64
+#: Blocks are timed in every step while all hooks together take less of the time than this.
+CHEAP, DEAR = 0.0005, 0.001
 
 
 class Probe:
@@ -38,7 +40,7 @@ class Probe:
     compiled: set where a root is compiled, whose inside is not seen.
     asynchronous: set on devices that run beside the host, where host times of communication say nothing.
     blocks: how many repeated blocks are timed. every_given: send their times every so many steps (0: never),
-        None: as a budget of bytes allows.
+        None: as a budget of bytes allows. blocks_live: blocks are timed in the running step.
     self_ns: time spent in hooks on the training thread.
     """
 
@@ -52,6 +54,7 @@ class Probe:
         self.hidden_communication = self.asynchronous = self.compiled = False
         self.blocks = 0
         self.every_given: Optional[int] = None
+        self.blocks_live = False
         self.reducer_runs = False
         self.loader_seen = False
         self.phase = OUTSIDE
@@ -69,7 +72,9 @@ class Probe:
         self.summary = Summary()
         self.wire = Wire(socket_path, self._header, self._gather)
         self._previous: Optional[Step] = None
-        self._block_every = 0
+        self._block_every = LEAST_EVERY
+        self._every_step = False
+        self._reckoned = (now_ns(), 0)
         self._ops_waiting = 0
         self._explicit = False
         self._stepped: Set[int] = set()
@@ -197,6 +202,9 @@ class Probe:
             self.learn_identity()
             self.phases.training_begins(step.start_ms)
         self.steps_done += 1
+        if step.number % _RECKONED_EVERY == 0 and self.blocks:
+            self._reckon(step)
+        self.blocks_live = self._every_step or self._is_sampled(self._next_number)
         self._hand_over()
         self._previous = step
         self.wire.start()
@@ -214,22 +222,23 @@ class Probe:
         """The step that ended last and is not handed over yet."""
         return self._previous
 
-    def samples_blocks(self) -> bool:
-        """Say whether times of blocks are sent of the running step; the same steps on every rank."""
-        return self._is_sampled(self.current().number)
-
     def _is_sampled(self, number: int) -> bool:
         every = self._block_every if self.every_given is None else self.every_given
         return every > 0 and number % every == 0
+
+    def _reckon(self, step: Step) -> None:
+        """Decide how often times of blocks are sent, and whether every step's are cheap enough for the ring."""
+        took_ns = max(1, step.end_ns - self._reckoned[0])
+        share = (self.self_ns - self._reckoned[1]) / took_ns
+        self._reckoned = (step.end_ns, self.self_ns)
+        self._block_every = block_every(self.identity.world, self.blocks, took_ns / 1000 / _RECKONED_EVERY)
+        self._every_step = self.every_given != 0 and share < (DEAR if self._every_step else CHEAP)
 
     def _hand_over(self) -> None:
         """Queue the step before; its rows are made on the sending thread."""
         step, self._previous = self._previous, None
         if step is None:
             return
-        if step.number % _RECKONED_EVERY == 1 and self.blocks:
-            took_us = (step.end_ns - step.start_ns) / 1000
-            self._block_every = block_every(self.identity.world, self.blocks, took_us)
         if self._ops_waiting + len(step.ops) > MOST_OPS_WAITING:
             step.ops = []
         self._ops_waiting += len(step.ops)
