@@ -68,7 +68,8 @@ class SetSwitch(Reason):
     is_on: bool
 
 
-def _seen(parts: Parts, viewer: Viewer, id_: str) -> Action:
+def seen(parts: Parts, viewer: Viewer, id_: str) -> Action:
+    """Return an action that a viewer may see. Raises NotFound."""
     found = parts.actions.get(id_)
     if not viewer.sees_tenant(found.tenant):
         raise NotFound(f"there is no action {id_}")
@@ -76,7 +77,7 @@ def _seen(parts: Parts, viewer: Viewer, id_: str) -> Action:
 
 
 def _to_change(parts: Parts, viewer: Viewer, id_: str) -> Action:
-    found = _seen(parts, viewer, id_)
+    found = seen(parts, viewer, id_)
     check_tenant(viewer, Role.OPERATOR, found.tenant)
     return found
 
@@ -126,7 +127,7 @@ def routes(parts: Parts) -> Routes:
     @api.get("/actions/{id}", Role.VIEWER, response_model=ActionModel)
     def get_action(viewer: Asker, id: Id) -> dict[str, Any]:  # noqa: A002 - the name in the path
         """Return an action with the figures behind it."""
-        return document_of(_seen(parts, viewer, id))
+        return document_of(seen(parts, viewer, id))
 
     @api.post("/actions/{id}/approval", Role.OPERATOR, status_code=201, response_model=Approval)
     def ask_approval(viewer: Asker, id: Id, wanted: WantApproval) -> dict[str, Any]:  # noqa: A002

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from flightwatch.core.errors import ConfigError, FlightwatchError, NotFound, Refused
 from flightwatch.dashboard.access.control import AccessControl
-from flightwatch.dashboard.access.current import viewer_of
+from flightwatch.dashboard.access.current import STATE_KEY
 from flightwatch.dashboard.access.denied import Denied, error_body
 
 #: Retry-After of an answer that the control database or the store could not give.
@@ -63,7 +63,8 @@ def add_handlers(app: FastAPI, access: AccessControl) -> None:
     @app.exception_handler(Denied)
     async def denied(request: Request, error: Denied) -> JSONResponse:
         if error.status in (401, 403):
-            await run_in_threadpool(access.record_denied, request, error, viewer_of(request.scope))
+            viewer = (request.scope.get("state") or {}).get(STATE_KEY)
+            await run_in_threadpool(access.record_denied, request, error, viewer)
         headers = {} if error.retry_after_seconds is None else {"Retry-After": str(error.retry_after_seconds)}
         return JSONResponse(error_body(error.code, str(error), error.where), error.status, headers)
 

@@ -19,8 +19,8 @@ from flightwatch.pipeline.control.idempotency import Earlier, IdempotencyKeys
 HEADER = "Idempotency-Key"
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-#: Reads with a body.
-_READS = ("/sql",)
+#: Reads with a body, and presses of buttons, which have a guard of their own.
+_OTHERS = re.compile(r"/sql$|/hooks/")
 #: Answers with a secret in them are not kept: a repeat is told that it was done.
 _SECRET = re.compile(r"/tokens$|/approval$")
 _LONGEST_BODY = 500_000
@@ -35,7 +35,7 @@ class Repeats:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, from memory when it is a repeat."""
-        if scope["type"] != "http" or scope["method"] not in _WRITES or scope["path"].endswith(_READS):
+        if scope["type"] != "http" or scope["method"] not in _WRITES or _OTHERS.search(scope["path"]):
             await self._app(scope, receive, send)
             return
         key = Headers(scope=scope).get(HEADER)

@@ -9,7 +9,19 @@ from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from flightwatch import __version__
 from flightwatch.dashboard.access.control import AccessControl
-from flightwatch.dashboard.api import account, actions, findings, fleet, incidents, live, profiles, saved, silences, sql
+from flightwatch.dashboard.api import (
+    account,
+    actions,
+    findings,
+    fleet,
+    hooks,
+    incidents,
+    live,
+    profiles,
+    saved,
+    silences,
+    sql,
+)
 from flightwatch.dashboard.api import status as status_routes
 from flightwatch.dashboard.api.errors import RESPONSES, add_handlers
 from flightwatch.dashboard.api.parts import Parts
@@ -52,6 +64,7 @@ def create_api(services: Services, access: AccessControl) -> FastAPI:
         router = part.routes(parts).router
         api.include_router(router)
         api.state.routes += router.routes
+    api.include_router(hooks.router(parts))
     add_handlers(api, access)
     if services.control is not None:
         api.add_middleware(Repeats, control=services.control)
