@@ -18,8 +18,8 @@
     heatDark: ["#1d3b5c", "#245a8d", "#2f7cbb", "#67a9d8", "#e8c35a", "#f4a132", "#ee5f33", "#e0245e"],
     load: ["#e3edf7", "#b5d2ea", "#7fb2d9", "#4b8fc4", "#2a6ca6", "#1a4c80"],
     loadDark: ["#1a2a3d", "#1f4468", "#256294", "#3485bf", "#65abd9", "#a8d4ee"],
-    around: ["#2f6fb0", "#6fa8d6", "#b9d5ea", "#e9eef2", "#f3c58b", "#e8853a", "#c2331f"],
-    aroundDark: ["#4aa3e8", "#2f78b5", "#265079", "#2b323c", "#7d5223", "#d67a2b", "#ff5a3c"],
+    around: ["#1d5fa8", "#4f90c9", "#a9c9e4", "#e4e9ee", "#e4e9ee", "#e4e9ee", "#f0bd82", "#e2762f", "#b3211a"],
+    aroundDark: ["#58b0f5", "#2f78b5", "#25435f", "#232a34", "#232a34", "#232a34", "#5e4526", "#d67a2b", "#ff5a3c"],
     severity: ["#c9d2dc", "#7aa7ff", "#e3b93c", "#f08a2e", "#e0393e"],
     severityDark: ["#2b3643", "#5f8fe6", "#d9b544", "#f09238", "#f2474c"],
   };

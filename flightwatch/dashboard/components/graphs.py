@@ -126,6 +126,20 @@ def lines(
     return figure
 
 
+def areas(series: Series, *, unit: str, empty_text: str = "") -> go.Figure:
+    """Draw values over time on top of one another: parts of a whole."""
+    figure = lines(series, unit=unit, empty_text=empty_text)
+    for index, trace in enumerate(figure.data):
+        colour = PALETTE[index % len(PALETTE)]
+        trace.update(stackgroup="whole", line={"width": 0.6, "color": colour}, fillcolor=_faded(colour))
+    return figure
+
+
+def _faded(colour: str) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.55)"
+
+
 def strips(charts: Sequence[Strip], window: tuple[Any, Any] | None = None, marks: Sequence[Mark] = ()) -> go.Figure:
     """Draw several charts below one another over one axis of time, with the same marks through all."""
     figure = go.Figure()
@@ -172,7 +186,7 @@ def density(columns: Sequence[Any], edges: Sequence[float], counts: Any, *, unit
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(title={"text": x_title, "standoff": 4}, gridcolor="rgba(128,128,128,.28)", zeroline=False)
     figure.update_yaxes(ticksuffix=f" {unit}", gridcolor="rgba(128,128,128,.28)", zeroline=False, automargin=True)
-    figure.update_layout(margin={"b": 36})
+    figure.update_layout(margin={"b": 40})
     return figure
 
 
@@ -221,13 +235,13 @@ def _traces(chart: Strip) -> list[Any]:
 
 def _dress(figure: go.Figure, *, legend: bool) -> None:
     figure.update_layout(
-        margin={"l": 56, "r": 12, "t": 26 if legend else 10, "b": 26},
+        margin={"l": 56, "r": 12, "t": 24 if legend else 8, "b": 36},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": "inherit", "size": 12, "color": QUIET},
         hovermode="x unified",
         showlegend=legend,
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "font": {"size": 11}},
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "font": {"size": 11}},
         uirevision="keep",
         dragmode=False,
         template="none",

@@ -57,6 +57,7 @@ def grid(
         rowData=list(rows),
         defaultColDef={"sortable": True, "resizable": True, "filter": filters, "floatingFilter": filters},
         dashGridOptions=settings,
+        columnSize="responsiveSizeToFit",
         className="ag-theme-quartz fw-grid",
         style={"height": f"{height_px}px"},
         **more,
@@ -82,6 +83,5 @@ def number_column(field: str, title: str, digits: int = 1, **more: Any) -> dict[
         "headerName": title,
         "type": "rightAligned",
         "valueFormatter": {"function": shown},
-        "filter": "agNumberColumnFilter",
         **more,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from flightwatch.dashboard.pages import fleet, node
+from flightwatch.dashboard.pages import fleet, job, jobs, node, ranks, sql
 from flightwatch.dashboard.pages.contract import Page
 
 #: Paths are tried in this order.
@@ -13,5 +13,9 @@ PAGES = cast(
     (
         fleet,
         node,
+        jobs,
+        job,
+        ranks,
+        sql,
     ),
 )

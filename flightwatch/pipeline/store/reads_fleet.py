@@ -5,7 +5,7 @@ Everything comes from tables of newest rows and one-minute rollups: the cost gro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -274,3 +274,16 @@ def running_jobs(store: Store) -> int:
         "SELECT uniqExact(cluster, job) AS jobs FROM flightwatch.rank_latest WHERE ts > now64(3) - INTERVAL 5 MINUTE"
     )
     return int(rows[0]["jobs"])
+
+
+def nodes_of(store: Store, tenants: Collection[str]) -> set[str]:
+    """Return the nodes on which jobs of these tenants run, or ran in the last day."""
+    rows = store.rows(
+        """
+        SELECT DISTINCT node FROM flightwatch.placements
+        WHERE job IN (SELECT job FROM flightwatch.runs WHERE attrs['tenant'] IN {tenants:Array(String)})
+            AND (isNull(valid_until) OR valid_until > now64(3) - INTERVAL 1 DAY)
+        """,
+        {"tenants": sorted(tenants)},
+    )
+    return {row["node"] for row in rows}

@@ -23,6 +23,8 @@ CHANNELS: Mapping[str, str] = {
 }  # fmt: skip
 _WHICH = "job = {job:String} AND run = {run:String}"
 _PROBES = 24
+#: A step that began this close to a wanted moment is the one.
+NEAR_MS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +82,17 @@ def _step_at(store: Store, which: Mapping[str, Any], at_ms: int, attempt: Attemp
         share = (at_ms - low_ms) / (high_ms - low_ms) if turn % 3 != 2 else 0.5
         guess = min(high - 1, max(low + 1, low + int((high - low) * share)))
         found = _probe(store, which, guess)
-        if found is None:
-            break
-        step, ts_ms = found
-        if step >= high:
+        if found is None or found[0] >= high:
             high = guess
             continue
+        step, ts_ms = found
+        if abs(ts_ms - at_ms) < NEAR_MS:
+            return step
         if ts_ms >= at_ms:
             high, high_ms = step, ts_ms
         else:
             low, low_ms = step, ts_ms
-        if abs(ts_ms - at_ms) < 2000:
-            break
-    return high if low_ms < at_ms else low
+    return high
 
 
 def _probe(store: Store, which: Mapping[str, Any], step: int) -> tuple[int, int] | None:

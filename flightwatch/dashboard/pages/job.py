@@ -1,0 +1,268 @@
+"""Job: how it steps, what its time goes into, which ranks are slow, and what is not hardware."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from dash import Dash, Input, Output, html
+
+from flightwatch.core.clock import SystemClock
+from flightwatch.dashboard.components import controls, graphs, rank_view
+from flightwatch.dashboard.components.canvas import RankHeat
+from flightwatch.dashboard.components.finding_list import finding_list
+from flightwatch.dashboard.components.job_reads import ChannelView, JobView, channel_view, job_view
+from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, tiles, unknown
+from flightwatch.dashboard.components.request import link
+from flightwatch.dashboard.components.safely import safely
+from flightwatch.dashboard.components.text import age_text, amount_text, micros_text, percent_text
+from flightwatch.dashboard.components.view import View
+from flightwatch.dashboard.i18n import known, t
+from flightwatch.dashboard.services import Services
+from flightwatch.pipeline.store import reads_jobs
+from flightwatch.pipeline.store.client import Store
+
+PATH = "/jobs/<id>"
+NAME = "page.job"
+IN_MENU = False
+KEY = ""
+
+HEAT_ROWS = 96
+PHASE_COLOURS = {"train": "#22a57a", "init": "#7d8898", "rendezvous": "#a08026", "compile": "#c25aa2", "restore": "#e07f1f",
+                 "evaluate": "#3d83f0", "checkpoint": "#1aa0bb"}  # fmt: skip
+
+
+def layout(view: View, services: Services) -> Any:
+    """Return the page."""
+    name = view.captured["id"]
+    query = urlencode({"job": name})
+    links = [
+        html.A(t("page.ranks"), href=link(f"/ranks?{query}"), className="fw-chip"),
+        html.A(t("page.profiler"), href=link(f"/profiler?{query}"), className="fw-chip"),
+    ]
+    return html.Div(
+        [
+            html.Div(
+                [html.H1(name, **{"data-raw": "1"}), html.Div(id="job-attempts", className="fw-tools"),
+                 html.Div(links, className="fw-tools")],
+                className="fw-title",
+            ),
+            html.Div(tiles([]), id="job-tiles"),
+            html.Div(
+                [
+                    html.Div(
+                        [
+                            panel(t("job.steps"), graphs.graph("job-steps", height_px=200), note="job-steps-note"),
+                            panel(t("job.parts"), graphs.graph("job-parts", height_px=200)),
+                            panel(t("job.heat"), RankHeat(id="job-heat", height=220, href=f"/ranks?{query}&focus={{}}"),
+                                  html.Div(_heat_legend(), className="fw-legend"), note="job-heat-note"),
+                        ]
+                    ),
+                    html.Div(
+                        [
+                            panel(t("job.findings"), html.Div(id="job-findings", className="fw-scroll")),
+                            panel(t("job.stages"), html.Div(id="job-stages")),
+                            panel(t("job.phases"), html.Div(id="job-phases")),
+                        ]
+                    ),
+                ],
+                className="fw-side",
+            ),
+            panel(t("job.scalars"), html.Div(id="job-scalars")),
+        ]
+    )  # fmt: skip
+
+
+def _heat_legend() -> list[Any]:
+    return [
+        html.Span(["0.8 ×", html.Span(className="fw-ramp", **{"data-ramp": "around"}), "1.2 ×"], **{"data-raw": "1"}),
+        html.Span(t("job.heat_how")),
+        html.Span([html.Span(className="fw-key"), t("js.not_measured")]),
+    ]
+
+
+def register(app: Dash, services: Services) -> None:
+    """Add the page's callbacks."""
+    store = services.store
+
+    @app.callback(
+        Output("job-tiles", "children"), Output("job-attempts", "children"), Output("job-steps", "figure"),
+        Output("job-parts", "figure"), Output("job-steps-note", "children"), Output("job-scalars", "children"),
+        Input("view", "data"), Input("beat", "data"),
+    )  # fmt: skip
+    @safely(6, 0)
+    def steps(data: Any, _: Any) -> tuple[Any, ...]:
+        view = View.of(data)
+        shown = job_view(store, view, view.captured.get("id", ""))
+        if shown is None or not shown.steps:
+            nothing = graphs.lines({}, unit="", empty_text=t("job.no_steps"))
+            return empty(t("job.no_steps")), [], nothing, nothing, "", empty(t("job.no_scalars"))
+        rows = reads_jobs.step_summary(store, shown.job, shown.attempt, shown.steps)
+        goodput = reads_jobs.goodput(store, shown.job)
+        note = quality(shown.attempt.age_seconds, len(rows), len(shown.steps), t("job.steps_shown"))
+        return (
+            _tiles(shown, rows, goodput), _attempts(shown), _step_figure(view, rows), _parts_figure(view, rows), note,
+            _scalars(store, view, shown, rows),
+        )  # fmt: skip
+
+    @app.callback(
+        Output("job-heat", "data"), Output("job-heat-note", "children"), Output("job-stages", "children"),
+        Input("view", "data"), Input("beat", "data"),
+    )  # fmt: skip
+    @safely(3, 2)
+    def ranks(data: Any, _: Any) -> tuple[Any, Any, Any]:
+        view = View.of(data)
+        shown = job_view(store, view, view.captured.get("id", ""))
+        if shown is None or not shown.steps:
+            return None, "", empty(t("job.no_steps"))
+        found = channel_view(store, shown, "compute_us")
+        note = quality(shown.attempt.age_seconds, len(found.found.ranks), len(found.roles.ranks) or None, t("unit.ranks"))
+        return heat(view, found), note, _stages(found)
+
+    @app.callback(
+        Output("job-findings", "children"), Output("job-phases", "children"), Input("view", "data"), Input("beat", "data")
+    )
+    @safely(2, 0)
+    def told(data: Any, _: Any) -> tuple[Any, Any]:
+        view = View.of(data)
+        shown = job_view(store, view, view.captured.get("id", ""), 1)
+        now_ms = SystemClock().now_ms()
+        name = view.captured.get("id", "")
+        findings = reads_jobs.findings_of(store, name, view.window(now_ms).start_ms) if shown is not None else []
+        phases = reads_jobs.phases(store, name) if shown is not None else []
+        return (
+            finding_list(findings, view, now_ms) if findings else empty(t("job.no_findings")),
+            _phases(phases, view, now_ms) if phases else empty(t("job.no_phases")),
+        )
+
+
+def heat(view: View, found: ChannelView) -> dict[str, Any]:
+    """Return the heat strip of all ranks: each row the worst of neighbouring ranks, against their cohort."""
+    values, firsts = rank_view.heat_rows(found.ratios_RS, HEAT_ROWS)
+    ranks = found.found.ranks.tolist()
+    ends = [*firsts[1:], len(ranks)]
+    labels = [
+        str(ranks[first]) if end - first == 1 else f"{ranks[first]}–{ranks[end - 1]}"
+        for first, end in zip(firsts, ends, strict=True)
+    ]
+    times = [view.clock(ts, date=False) for ts in found.found.starts_ms.tolist()]
+    titles = [f"{t('col.step')} {step:,} · {time}" for step, time in zip(found.found.steps.tolist(), times, strict=True)]
+    return rank_view.heat_payload(
+        values, labels, [str(ranks[first]) for first in firsts], times, titles, t(f"channel.{found.channel}"), row_px=3
+    )
+
+
+def _tiles(shown: JobView, rows: Sequence[Mapping[str, Any]], goodput: Mapping[str, Any] | None) -> Any:
+    newest = rows[-1] if rows else None
+    recent = rows[-10:]
+    middle = sorted(row["step_us"] for row in recent if row["step_us"] is not None)
+    step_us = middle[len(middle) // 2] if middle else None
+    slowest = newest["slowest_compute_us"] if newest else None
+    tokens = [row["tokens"] for row in recent if row["tokens"] is not None]
+    rate = sum(tokens) / len(tokens) / step_us * 1e6 if tokens and step_us else None
+    stale = shown.attempt.age_seconds > 300
+    reason = t("job.no_tokens")
+    return tiles(
+        [
+            figure_tile(t("channel.step_us"), micros_text(step_us), t("job.step_note")),
+            figure_tile(t("job.slowest"), f"rank {newest['slowest_rank']}" if newest and slowest is not None else
+                        unknown(t("job.no_compute")), micros_text(slowest) if slowest is not None else ""),
+            figure_tile(t("jobs.tokens"), unknown(reason) if rate is None else amount_text(rate),
+                        reason if rate is None else t("job.tokens_note")),
+            figure_tile(t("job.goodput"), unknown(t("job.no_phases")) if goodput is None else percent_text(goodput["ratio"]),
+                        t("job.no_phases") if goodput is None else t("job.goodput_note", wall=age_text(goodput["wall_s"]))),
+            figure_tile("MFU", unknown(t("job.no_mfu")), t("job.no_mfu")),
+            figure_tile(t("job.newest"), f"{shown.attempt.newest_step:,}", age_text(shown.attempt.age_seconds),
+                        tone="warn" if stale else ""),
+            figure_tile(t("jobs.ranks"), amount_text(shown.attempt.ranks),
+                        t("job.attempt", n=len(shown.attempts), run=shown.attempt.run)),
+        ]
+    )  # fmt: skip
+
+
+def _attempts(shown: JobView) -> Any:
+    if len(shown.attempts) < 2:
+        return []
+    chosen = [
+        controls.set_button(one.run or "—", f'{{"run": {json.dumps(one.run)}}}', pressed=one.run == shown.attempt.run, **{"data-raw": "1"})
+        for one in shown.attempts[:8]
+    ]
+    return [html.Span(t("jobs.attempts"), className="fw-dim"), *chosen]
+
+
+def _step_figure(view: View, rows: Sequence[Mapping[str, Any]]) -> Any:
+    times = [view.local(row["at"]) for row in rows]
+
+    def milli(name: str) -> list[float | None]:
+        return [None if row[name] is None else row[name] / 1000 for row in rows]
+
+    series = {t("job.median"): (times, milli("step_us")), t("job.longest"): (times, milli("longest_us"))}
+    return graphs.lines(series, unit="ms", zero=False, empty_text=t("job.no_steps"))
+
+
+def _parts_figure(view: View, rows: Sequence[Mapping[str, Any]]) -> Any:
+    times = [view.local(row["at"]) for row in rows]
+    series = {
+        t(f"part.{name}"): (times, [None if row[name] is None else row[name] / 1000 for row in rows])
+        for name in reads_jobs.PARTS
+        if any(row[name] for row in rows)
+    }
+    return graphs.areas(series, unit="ms", empty_text=t("job.no_parts"))
+
+
+def _scalars(store: Store, view: View, shown: JobView, rows: Sequence[Mapping[str, Any]]) -> Any:
+    found: dict[str, tuple[list[Any], list[float | None]]] = {}
+    for row in reads_jobs.scalars(store, shown.job, shown.attempt, shown.steps[0], shown.steps[-1], 400):
+        steps, values = found.setdefault(row["name"], ([], []))
+        steps.append(row["step"])
+        values.append(row["value"])
+    for name in ("loss", "grad_norm"):
+        if name not in found and any(row[name] is not None for row in rows):
+            found[name] = ([row["step"] for row in rows], [row[name] for row in rows])
+    if not found:
+        return empty(t("job.no_scalars"), t("job.no_scalars_hint"))
+    order = sorted(found, key=lambda name: ({"loss": 0, "grad_norm": 1, "lr": 2}.get(name, 3), name))[:6]
+    charts = [
+        html.Div(
+            [html.H3(name, className="fw-note", **{"data-raw": "1"}),
+             graphs.drawn(graphs.lines({name: found[name]}, unit="", zero=False, dates=False), 170)]
+        )
+        for name in order
+    ]  # fmt: skip
+    return html.Div(charts, className="fw-columns three")
+
+
+def _stages(found: ChannelView) -> Any:
+    stages, medians = rank_view.stage_medians(found.found, found.roles)
+    if len(stages) < 2:
+        return empty(t("job.one_stage"))
+    middle = sorted(medians)[len(medians) // 2]
+    spread = (max(medians) - min(medians)) / middle if middle else 0.0
+    names = [t("job.stage", n=stage) for stage in stages]
+    figure = graphs.bars(names, {t(f"channel.{found.channel}"): [value / 1000 for value in medians]}, unit="ms")
+    tone = "fw-warn" if spread > 0.1 else "fw-dim"
+    return html.Div([html.P(t("job.spread", spread=percent_text(spread)), className=tone), graphs.drawn(figure, 170)])
+
+
+def _phases(phases: Sequence[Mapping[str, Any]], view: View, now_ms: int) -> Any:
+    first = phases[0]["started"]
+    last = max(now_ms if row["ended"] is None else row["ended"] for row in phases)
+    whole = max(1, last - first)
+    bars, at = [], first
+    for row in phases:
+        end = now_ms if row["ended"] is None else row["ended"]
+        if row["started"] > at:
+            bars.append(html.Span(style={"width": f"{100 * (row['started'] - at) / whole:.3f}%"}))
+        width = max(0.0, 100 * (end - max(row["started"], at)) / whole)
+        words = f"{row['run']} · {known('phase', row['phase'])} · {view.clock(row['started'])} · {age_text((end - row['started']) / 1000)}"
+        bars.append(html.Span(title=words, style={"width": f"{width:.3f}%", "background": PHASE_COLOURS.get(row["phase"], "#7d8898")}))
+        at = max(at, end)
+    seen = sorted({row["phase"] for row in phases})
+    legend = [
+        html.Span([html.Span(className="fw-swatch", style={"background": PHASE_COLOURS.get(name, "#7d8898")}), known("phase", name)])
+        for name in seen
+    ]
+    ends = html.Div([html.Span(view.clock(first)), html.Span(" – "), html.Span(view.clock(last))], className="fw-dim")
+    return html.Div([html.Div(bars, className="fw-timeline"), html.Div(legend, className="fw-legend"), ends])

@@ -1,0 +1,152 @@
+"""Reads of jobs: which there are, how they step, what their time goes into, their scalars, phases and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flightwatch.pipeline.store.client import Store
+from flightwatch.pipeline.store.reads_steps import Attempt
+
+#: A rank that stepped this much earlier than the job's newest rank is silent.
+SILENT_SECONDS = 120
+#: Parts of a step, in the order in which pages stack them.
+PARTS = ("compute_us", "wait_us", "transfer_us", "data_us", "launch_gap_us", "checkpoint_us", "unattributed_us")
+
+
+def jobs(store: Store) -> list[dict[str, Any]]:
+    """Return the newest attempt of every job of the last 30 days, the most recently active first.
+
+    Each row: cluster, job, run, attempts, ranks, reporting, expected (None unknown), nodes, step, step_us (median of
+    the newest), slowest_us, tokens_per_s (None unknown), age_seconds, started, phase, findings (open).
+    """
+    return store.rows(
+        f"""
+        WITH newest AS (
+            SELECT cluster, job, run, rank, max(ts) AS at, argMax(tuple(node), version).1 AS node, max(step) AS step,
+                argMax(tuple(step_us), version).1 AS step_us, argMax(tuple(tokens), version).1 AS tokens
+            FROM flightwatch.rank_latest GROUP BY cluster, job, run, rank
+        ), steps AS (
+            SELECT cluster, job, run, count() AS ranks, max(at) AS newest_at, uniqExact(node) AS nodes,
+                countIf(at >= newest_at_of_run - toIntervalSecond({SILENT_SECONDS})) AS reporting, max(n.step) AS step,
+                quantileExactIf(0.5)(assumeNotNull(step_us), isNotNull(step_us)) AS middle_us, max(step_us) AS slowest_us,
+                countIf(isNotNull(step_us)) AS timed, sum(n.tokens) AS tokens, countIf(isNotNull(n.tokens)) AS counted
+            FROM (
+                SELECT *, max(at) OVER (PARTITION BY cluster, job, run) AS newest_at_of_run FROM newest
+            ) AS n GROUP BY cluster, job, run
+        ), placed AS (
+            SELECT cluster, job, run, uniqExact(rank) AS expected FROM flightwatch.placements GROUP BY cluster, job, run
+        ), phases AS (
+            SELECT cluster, job, uniqExact(run) AS attempts, min(ifNull(started_at, ts)) AS started,
+                argMax(toString(phase), ts) AS phase
+            FROM flightwatch.runs GROUP BY cluster, job
+        ), told AS (
+            SELECT job, countIf(state != 'cleared') AS open FROM (
+                SELECT id, ifNull(toString(argMax(tuple(job), (ts, src_offset)).1), '') AS job,
+                    argMax(state, (ts, src_offset)) AS state
+                FROM flightwatch.findings WHERE ts > now64(3) - INTERVAL 7 DAY GROUP BY id
+            ) GROUP BY job
+        )
+        SELECT s.cluster AS cluster, s.job AS job, s.run AS run, greatest(p.attempts, 1) AS attempts, s.ranks AS ranks,
+            s.reporting AS reporting, nullIf(e.expected, 0) AS expected, s.nodes AS nodes, s.step AS step,
+            if(s.timed > 0, s.middle_us, NULL) AS step_us, s.slowest_us AS slowest_us,
+            if(s.counted > 0 AND s.timed > 0, s.tokens / nullIf(s.middle_us, 0) * 1e6, NULL) AS tokens_per_s,
+            dateDiff('millisecond', s.newest_at, now64(3)) / 1000 AS age_seconds,
+            if(p.attempts > 0, p.started, NULL) AS started, p.phase AS phase, t.open AS findings
+        FROM (SELECT * FROM steps ORDER BY newest_at DESC LIMIT 1 BY cluster, job) AS s
+        LEFT JOIN placed AS e ON e.cluster = s.cluster AND e.job = s.job AND e.run = s.run
+        LEFT JOIN phases AS p ON p.cluster = s.cluster AND p.job = s.job
+        LEFT JOIN told AS t ON t.job = s.job
+        WHERE s.newest_at > now64(3) - INTERVAL 30 DAY
+        ORDER BY s.newest_at DESC LIMIT 1000
+        """
+    )
+
+
+def step_summary(store: Store, job: str, attempt: Attempt, steps: Sequence[int]) -> list[dict[str, Any]]:
+    """Return, per step: at, ranks, median, longest and shortest step, mean of each of PARTS, tokens, loss, grad_norm."""
+    parts = ", ".join(f"avg(s.{name}) AS {name}" for name in PARTS)
+    return store.rows(
+        f"""
+        SELECT step, min(s.ts) AS at, count() AS ranks, quantile(0.5)(s.step_us) AS step_us,
+            max(s.step_us) AS longest_us, max(s.compute_us) AS slowest_compute_us,
+            argMax(s.rank, s.compute_us) AS slowest_rank, {parts},
+            if(countIf(isNotNull(s.tokens)) > 0, sum(s.tokens), NULL) AS tokens, avg(s.loss) AS loss,
+            avg(s.grad_norm) AS grad_norm
+        FROM flightwatch.rank_steps AS s
+        WHERE cluster = {{cluster:String}} AND job = {{job:String}} AND run = {{run:String}}
+            AND step IN {{steps:Array(UInt64)}}
+        GROUP BY step ORDER BY step
+        """,
+        {"cluster": attempt.cluster, "job": job, "run": attempt.run, "steps": list(steps)},
+    )
+
+
+def scalars(store: Store, job: str, attempt: Attempt, first_step: int, last_step: int, most: int) -> list[dict[str, Any]]:
+    """Return values of the whole job by name and step, thinned out to at most about `most` a name."""
+    stride = max(1, (last_step - first_step + 1) // most)
+    return store.rows(
+        """
+        SELECT name, step, avg(value) AS value FROM flightwatch.training_scalars
+        WHERE cluster = {cluster:String} AND job = {job:String} AND run = {run:String} AND rank < 0
+            AND step BETWEEN {first:UInt64} AND {last:UInt64} AND step % {stride:UInt64} = 0
+        GROUP BY name, step ORDER BY name, step
+        """,
+        {"cluster": attempt.cluster, "job": job, "run": attempt.run, "first": first_step, "last": last_step,
+         "stride": stride},
+    )  # fmt: skip
+
+
+def phases(store: Store, job: str) -> list[dict[str, Any]]:
+    """Return the phases of all attempts of a job: run, phase, started, ended (None: still going)."""
+    return store.rows(
+        """
+        SELECT run, toString(phase) AS phase, ifNull(started_at, ts) AS started, max(ended_at) AS ended
+        FROM flightwatch.runs WHERE job = {job:String} GROUP BY run, phase, started ORDER BY started LIMIT 500
+        """,
+        {"job": job},
+    )
+
+
+def findings_of(store: Store, job: str, start_ms: int, limit: int = 100) -> list[dict[str, Any]]:
+    """Return findings about a job since a time, open ones first, as their newest row says it."""
+    return store.rows(
+        """
+        SELECT * FROM (
+            SELECT id, argMax(state, (ts, src_offset)) AS state, argMax(severity, (ts, src_offset)) AS severity,
+                argMax(kind, (ts, src_offset)) AS kind, argMax(tuple(class), (ts, src_offset)).1 AS class,
+                argMax(node, (ts, src_offset)) AS node, argMax(tuple(device), (ts, src_offset)).1 AS device,
+                argMax(tuple(rank), (ts, src_offset)).1 AS rank, argMax(summary, (ts, src_offset)) AS summary,
+                argMax(blames_hardware, (ts, src_offset)) AS blames_hardware, min(detected_at) AS detected_at,
+                max(ts) AS newest
+            FROM flightwatch.findings
+            WHERE job = {job:String} AND ts > now64(3) - INTERVAL 30 DAY GROUP BY id
+        ) WHERE state != 'cleared' OR newest >= fromUnixTimestamp64Milli({start:Int64})
+        ORDER BY state = 'cleared', severity = 'info', severity, detected_at DESC LIMIT {limit:UInt32}
+        """,
+        {"job": job, "start": start_ms, "limit": limit},
+    )
+
+
+def goodput(store: Store, job: str) -> dict[str, Any] | None:
+    """Return productive share of a job's time over its attempts: wall_s, train_s by phase, None without phases.
+
+    Training time is counted from the phases that ended and the newest step of the one that goes on; steps that a
+    restart repeated are not taken off here (the view `v_goodput` does that, at the cost of reading every step).
+    """
+    rows = store.rows(
+        """
+        SELECT min(started) AS first, max(until) AS last,
+            sumIf(dateDiff('millisecond', started, until), phase = 'train') / 1000 AS train_s
+        FROM (
+            SELECT toString(phase) AS phase, ifNull(started_at, ts) AS started,
+                ifNull(max(ended_at), now64(3)) AS until
+            FROM flightwatch.runs WHERE job = {job:String} GROUP BY run, phase, started
+        ) HAVING count() > 0
+        """,
+        {"job": job},
+    )
+    if not rows or rows[0]["last"] <= rows[0]["first"]:
+        return None
+    wall_s = (rows[0]["last"] - rows[0]["first"]) / 1000
+    return {"wall_s": wall_s, "train_s": rows[0]["train_s"], "ratio": min(1.0, rows[0]["train_s"] / wall_s)}
