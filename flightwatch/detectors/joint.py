@@ -189,6 +189,10 @@ class Places:
                 job_nodes.setdefault(str(job), set()).add(str(node))
         return cls({kind: domain_of_nodes(frames, kind) for kind in DOMAINS}, job_nodes)
 
+    def same(self, other: Places) -> bool:
+        """Say whether both hold the same."""
+        return self._domains == other._domains and self._job_nodes == other._job_nodes
+
     def domains_of(self, node: str) -> dict[str, str]:
         """Return kind of domain to name, of the domains that a node is in."""
         return {kind: names[node] for kind, names in self._domains.items() if node in names}

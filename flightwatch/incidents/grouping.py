@@ -126,8 +126,39 @@ class Grouping:
         if detected_at >= member.detected_at:
             return
         self.forget([member.id])
-        member.detected_at, member.parent, member.rule, member.group = detected_at, None, len(RULES), None
+        member.detected_at = detected_at
+        self.add_again(member)
+
+    def add_again(self, member: Member) -> None:
+        """Take a forgotten finding in again after what it says has changed."""
+        member.parent, member.rule, member.group = None, len(RULES), None
         self.add(member)
+
+    def touch(self, member: Member) -> None:
+        """Let the group of a finding show among the changed ones: what it says has changed, not where it belongs."""
+        self._dirty[id(_group(member))] = _group(member)
+
+    def leaves(self) -> list[Member]:
+        """Return the findings that are explained and explain nothing: their groups hold together without them."""
+        return [
+            one
+            for one in self.members.values()
+            if one.parent is not None
+            and not self._effects.get(one.id)
+            and one.pin is None
+            and _group(one).anchor is not one
+        ]
+
+    def moved(self, places: Places) -> Grouping:
+        """Return the same findings grouped anew after the places have changed; this one must not be used any more."""
+        fresh = Grouping(places, self._crowd_nodes)
+        for member in self.members.values():
+            fresh.add_again(member)
+        return fresh
+
+    def of_kind(self, kind: FindingKind) -> list[Member]:
+        """Return the findings of a kind."""
+        return self._index.of_kind(kind)
 
     def pin(self, finding: str, name: str) -> None:
         """Keep a finding together with all others that have the same pin."""
@@ -353,6 +384,9 @@ class _Index:
             held.pop(member.id, None)
             if not held:
                 self._by.pop(key, None)
+
+    def of_kind(self, kind: FindingKind) -> list[Member]:
+        return list(self._all.get(kind, {}).values())
 
     def near(self, rule: Rule, one: Member, kind: FindingKind) -> Iterable[Member]:
         """Return findings of a kind that a rule may connect with `one`, as cause or effect; some will not match."""

@@ -65,7 +65,7 @@ INCIDENTS = sa.Table(
 
 #: The newest statement of each finding and the incident it is in. `opens` is the id of the incident that this
 #: finding alone would open: every id an incident ever had is found again through it. Findings with the same `pin`
-#: were put together by a person.
+#: were put together by a person; `fast` ones were made from events and not confirmed by the detection loop yet.
 INCIDENT_FINDINGS = sa.Table(
     "incident_findings",
     METADATA,
@@ -102,6 +102,7 @@ INCIDENT_FINDINGS = sa.Table(
     sa.Column("parent", sa.Text),
     sa.Column("why", sa.Text, nullable=False),
     sa.Column("pin", sa.Text),
+    sa.Column("fast", sa.Boolean, nullable=False),
     sa.Index("incident_findings_incident", "incident", "detected_at_ms"),
     sa.Index("incident_findings_opens", "opens"),
 )
@@ -182,4 +183,17 @@ PROJECTION_INTENTS = sa.Table(
     sa.Column("topic", sa.Text, primary_key=True),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("sequences", sa.Text, nullable=False),
+)
+
+#: Evidence still to be pinned: rows around `at_ms`, in two parts, because what follows comes later.
+EVIDENCE_PINS = sa.Table(
+    "evidence_pins",
+    METADATA,
+    sa.Column("incident", sa.Text, primary_key=True),
+    sa.Column("moment", sa.Text, primary_key=True),
+    sa.Column("part", sa.BigInteger, primary_key=True),
+    sa.Column("at_ms", sa.BigInteger, nullable=False),
+    sa.Column("due_ms", sa.BigInteger, nullable=False),
+    sa.Column("done_at_ms", sa.BigInteger),
+    sa.Index("evidence_pins_due", "done_at_ms", "due_ms"),
 )

@@ -33,7 +33,7 @@ def finding_row(finding: str, incident: str, at_ms: int, **values: Any) -> dict[
         "kind": "slow", "class_": "compute", "scope": "device", "cluster": "lab", "node": "n1", "device": 0,
         "targets": json.dumps(["n1 device 0"]), "state": "raised", "severity": "P2", "score": 7.0,
         "blames_hardware": True, "summary": "It is slow.", "evidence": json.dumps({"peers": 7}),
-        "detected_at_ms": at_ms, "stated_at_ms": at_ms, "why": "",
+        "detected_at_ms": at_ms, "stated_at_ms": at_ms, "why": "", "fast": False,
     }  # fmt: skip
     return row | values
 

@@ -111,6 +111,7 @@ def _findings() -> None:
         sa.Column("parent", sa.Text),
         sa.Column("why", sa.Text, nullable=False),
         sa.Column("pin", sa.Text),
+        sa.Column("fast", sa.Boolean, nullable=False),
     )
     op.create_index("incident_findings_incident", "incident_findings", ["incident", "detected_at_ms"])
     op.create_index("incident_findings_opens", "incident_findings", ["opens"])
@@ -181,6 +182,16 @@ def _engine() -> None:
         sa.Column("epoch", sa.BigInteger, nullable=False),
         sa.Column("sequences", sa.Text, nullable=False),
     )
+    op.create_table(
+        "evidence_pins",
+        sa.Column("incident", sa.Text, primary_key=True),
+        sa.Column("moment", sa.Text, primary_key=True),
+        sa.Column("part", sa.BigInteger, primary_key=True),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.Column("due_ms", sa.BigInteger, nullable=False),
+        sa.Column("done_at_ms", sa.BigInteger),
+    )
+    op.create_index("evidence_pins_due", "evidence_pins", ["done_at_ms", "due_ms"])
 
 
 def downgrade() -> None:
