@@ -56,6 +56,7 @@ class ProfilerBroker:
     found: takes a rank whose trace lies in its folder (called on the broker's thread; must return at once).
     report: tells the control server (called on the broker's thread or the caller's of `begin`).
     abstract: name of the abstract socket for jobs without a folder, "" for none.
+    busy: told whether a rank of this node waits to record or records (called often; must return at once).
 
     Attributes
     ----------
@@ -69,6 +70,7 @@ class ProfilerBroker:
         found: Callable[[RankJob, str], None],
         report: Callable[[Progress], None],
         abstract: str = folder.SOCKET,
+        busy: Callable[[bool], None] = lambda _recording: None,
     ) -> None:
         self.socket_dir = socket_dir
         self.yielded = False
@@ -76,6 +78,7 @@ class ProfilerBroker:
         self._clock = clock
         self._found = found
         self._report = report
+        self._busy = busy
         self._lock = threading.Lock()
         self._seen: dict[int, Seen] = {}
         self._silent: dict[int, Process] = {}
@@ -119,10 +122,14 @@ class ProfilerBroker:
             one.close()
         self._sockets = []
 
-    def begin(self, request: ProfileRequest) -> None:
+    def begin(self, request: ProfileRequest, attempts: int = 0) -> None:
         """Take a request; each of its ranks gets its configuration when it asks next.
 
         A rank that another request holds is refused. Repeating a request changes nothing.
+
+        Parameters
+        ----------
+        attempts: how often its ranks were asked already, by an agent that was killed.
         """
         now_s = self._clock.monotonic_s()
         refused = []
@@ -136,7 +143,7 @@ class ProfilerBroker:
                 if rank in busy:
                     refused.append(rank)
                     continue
-                self._jobs[request.id, rank] = RankJob(request, rank, now_s)
+                self._jobs[request.id, rank] = RankJob(request, rank, now_s, attempts=attempts)
                 taken.append(rank)
         for rank in taken:
             self._report(Progress(request.id, rank, RankState.WAITING))
@@ -289,6 +296,7 @@ class ProfilerBroker:
             ended = [key for key, job in self._jobs.items() if job.state in ENDED and now_s - job.begun_s > 3600]
             for key in ended:
                 del self._jobs[key]
+        self._busy(any(job.state in (RankState.WAITING, RankState.ARMED) for job in jobs))
         for job in jobs:
             if job.state is RankState.WAITING:
                 self._look_for_process(job, now_s)

@@ -8,16 +8,21 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flightwatch.collectors.profiler.broker import ProfilerBroker
+from flightwatch.collectors.profiler.counter_pause import CounterPause
 from flightwatch.collectors.profiler.processes import NO_DAEMON, Process, training_processes
-from flightwatch.collectors.profiler.requests import Progress, request_of
+from flightwatch.collectors.profiler.requests import Progress, RankJob, request_of
 from flightwatch.collectors.profiler.summarise import summarise
+from flightwatch.collectors.profiler.unfinished import Unfinished
 from flightwatch.collectors.profiler.uploads import Uploads
 from flightwatch.core.clock import Clock
 from flightwatch.core.errors import Backpressure, ConfigError
 from flightwatch.core.protocols import BlobSink, Command, Sink
+
+if TYPE_CHECKING:
+    from flightwatch.collectors.training_micro import MicroTraces
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +41,8 @@ class Profiler:
     ----------
     socket_dir: folder of the socket, see `settings.profiler_folder`.
     state_dir: the agent's own folder.
+    node: name of this node, written into traces.
+    pause: holds the devices' profiling counters while ranks record; None: they are left alone.
     processes: returns training processes of this node; injected in tests.
     """
 
@@ -48,19 +55,30 @@ class Profiler:
         clock: Clock,
         *,
         abstract: bool = True,
+        node: str = "",
+        pause: CounterPause | None = None,
         processes: Callable[[], Any] = training_processes,
         summarise: Callable[[str, int], dict[str, Any]] = summarise,
     ) -> None:
         self._blobs = blobs
         self._clock = clock
         self._processes = processes
+        self._pause = pause
         self.broker = ProfilerBroker(
-            socket_dir, clock, lambda job, name: self.uploads.put(job, name), self.report, "dynolog" if abstract else ""
+            socket_dir,
+            clock,
+            self._found,
+            self.report,
+            "dynolog" if abstract else "",
+            pause.want if pause is not None else lambda _recording: None,
         )
         copies = os.path.join(state_dir, "profiles")
-        self.uploads = Uploads(copies, blobs, sink, clock, self.broker.finish, summarise)
+        self.uploads = Uploads(copies, blobs, sink, clock, self.broker.finish, summarise, node)
+        self._unfinished = Unfinished(os.path.join(state_dir, "profile_requests"))
         self._sent_roster: tuple[str, float] = ("", float("-inf"))
         self._numbers = 0
+        #: Requests that this agent makes itself; their traces and news stay here.
+        self.micro: MicroTraces | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="profiler-roster", daemon=True)
@@ -72,8 +90,21 @@ class Profiler:
         except ConfigError as error:
             logger.error("profiles are off on this node: %s", error)
             return
+        if self._pause is not None:
+            self._pause.start()
         self.uploads.start()
         self._thread.start()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take up what a former agent left unfinished; its ranks may have recorded already, and record once more."""
+        for request, begun_ms in list(self._unfinished.left_behind()):
+            if self._clock.now_ms() - begun_ms < request.max_seconds * 1000:
+                self.broker.begin(request, attempts=1)
+                continue
+            for rank in request.ranks:
+                reason = "the agent was restarted meanwhile and the time for the trace is over"
+                self.report(Progress(request.id, rank, RankState.FAILED, reason))
 
     def stop(self) -> None:
         """Stop."""
@@ -81,18 +112,32 @@ class Profiler:
         for part in (self.broker, self.uploads):
             if self._thread.is_alive():
                 part.stop()
+        if self._pause is not None:
+            self._pause.stop()
 
     def profile_start(self, command: Command) -> None:
         """Take a request. Raises BadRecord when the command is malformed."""
-        self.broker.begin(request_of(command))
+        request = request_of(command)
+        self._unfinished.add(request, self._clock.now_ms())
+        self.broker.begin(request)
 
     def profile_stop(self, command: Command) -> None:
         """End a request's ranks that wait."""
         ranks = command.arguments.get("ranks")
         self.broker.cancel(str(command.arguments.get("request", "")), ranks if isinstance(ranks, list) else None)
 
+    def _found(self, job: RankJob, name: str) -> None:
+        if self.micro is not None and self.micro.owns(job.request.id):
+            self.micro.put(job, name)
+        else:
+            self.uploads.put(job, name)
+
     def report(self, progress: Progress) -> None:
         """Send one state of one rank."""
+        if self.micro is not None and self.micro.owns(progress.request):
+            self.micro.told(progress)
+            return
+        self._unfinished.take(progress)
         body = {
             "request": progress.request,
             "rank": progress.rank,

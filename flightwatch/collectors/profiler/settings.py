@@ -24,6 +24,9 @@ class ProfilerSettings:
         " links; empty: `profiler` beside the probe's socket",
     )
     abstract: bool = setting(True, "also answer jobs without KINETO_IPC_SOCKET_DIR, unless dynolog does")
+    pause_counters: bool = setting(
+        True, "pause DCGM's profiling counters (dcgmi profile) while a rank records: they get in each other's way"
+    )
     hang_seconds: float = setting(
         10.0,
         "collect hang evidence when a job makes no step for this long and for five of its longest recent steps;"

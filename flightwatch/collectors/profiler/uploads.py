@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +43,7 @@ class Uploads:
     folder: the agent's own folder for copies on their way.
     finish: takes the outcome.
     summarise: returns the sums of a trace file (see `summarise`); injected in tests.
+    node: name of this node, written into the traces.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Uploads:
         clock: Clock,
         finish: Callable[[RankJob, Progress], None],
         summarise: Callable[[str, int], dict[str, Any]],
+        node: str = "",
     ) -> None:
         self._folder = folder
         self._blobs = blobs
@@ -59,6 +62,7 @@ class Uploads:
         self._clock = clock
         self._finish = finish
         self._summarise = summarise
+        self._node = node
         self._queue: queue.SimpleQueue[tuple[RankJob, str] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="profiler-traces", daemon=True)
@@ -136,6 +140,9 @@ class Uploads:
             gzip.GzipFile("", "wb", compresslevel=3, fileobj=target, mtime=0) as packed,
         ):
             left = job.request.max_bytes  # its writer could make it longer than it was when it was opened
+            head = source.read(min(left, 4096))
+            packed.write(with_identity(head, self._identity(job)))
+            left -= len(head)
             while left > 0 and (data := source.read(min(left, 1 << 20))):
                 packed.write(data)
                 left -= len(data)
@@ -144,6 +151,20 @@ class Uploads:
             while chunk := file.read(1 << 20):
                 whole.update(chunk)
         return Copied(path, os.stat(path).st_size, whole.hexdigest())
+
+    def _identity(self, job: RankJob) -> dict[str, Any]:
+        """Return what the profiler does not know about its own trace."""
+        request = job.request
+        first = request.start_step + 1 if request.start_step and job.attempts == 1 else None
+        return {
+            "profile": request.id,
+            "job": request.job,
+            "run": job.process.run if job.process else request.run,
+            "rank": job.rank,
+            "node": self._node,
+            "first_step": first,
+            "last_step": first + request.steps - 1 if first is not None else None,
+        }
 
     def _sums(self, job: RankJob, path: str) -> tuple[dict[str, Any], str]:
         try:
@@ -178,6 +199,19 @@ class Uploads:
                 if self._stopping.is_set() or self._clock.monotonic_s() >= deadline_s:
                     raise
                 self._clock.sleep_s(2.0)
+
+
+def with_identity(head: bytes, identity: Mapping[str, Any]) -> bytes:
+    """Return the beginning of a trace with who it is of in front: `flightwatch`, and the rank as libkineto writes it.
+
+    A trace that is no JSON object, or says its rank itself further on (which then counts), stays as it is.
+    """
+    begin = head.lstrip(b" \t\r\n")
+    rest = begin[1:].lstrip(b" \t\r\n")
+    if not begin.startswith(b"{") or not rest.startswith(b'"'):
+        return head
+    known = {"flightwatch": identity, "distributedInfo": {"rank": identity["rank"]}}
+    return json.dumps(known).encode()[:-1] + b",\n" + rest
 
 
 def _failed(job: RankJob, reason: str) -> Progress:
