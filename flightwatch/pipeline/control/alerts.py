@@ -78,7 +78,7 @@ class AlertRecords:
         waiting = connection.execute(same.limit(1)).one_or_none()
         if waiting is not None:
             reason = merged(AlertReason(waiting.reason), one.reason)
-            values = {"reason": reason.value, "severity": one.severity.value, "loud": waiting.loud or one.loud,
+            values = {"reason": reason.value, "severity": one.severity.value, "loud": waiting.loud or one.loud, "detail": json.dumps(one.detail, ensure_ascii=False),
                       "incident": one.incident, "updated_at_ms": now_ms}  # fmt: skip
             connection.execute(sa.update(DELIVERIES).where(DELIVERIES.c.id == waiting.id).values(values))
             return 0
@@ -251,6 +251,17 @@ class AlertRecords:
             for chunk in _chunks(sorted(keys)):
                 for row in connection.execute(sa.select(ALERT_THREADS).where(ALERT_THREADS.c.thread.in_(chunk))):
                     found[row.channel, row.thread] = thread_of(row)
+        return found
+
+    def pending(self, keys: Collection[str]) -> set[tuple[str, str]]:
+        """Return channel and thread of messages about some incidents that are not sent yet."""
+        found: set[tuple[str, str]] = set()
+        with self._control.reading() as connection:
+            for chunk in _chunks(sorted(keys)):
+                chosen = sa.select(DELIVERIES.c.channel, DELIVERIES.c.thread).where(
+                    DELIVERIES.c.thread.in_(chunk), DELIVERIES.c.state.in_((WAITING, INTENT))
+                )
+                found |= {(row.channel, row.thread) for row in connection.execute(chosen)}
         return found
 
     def open_threads(self, told_before_ms: int, limit: int = 1000) -> list[Thread]:

@@ -35,6 +35,15 @@ def busy_nodes(store: Store, cluster: str) -> frozenset[str]:
     return frozenset(str(row["node"]) for row in store.rows(sql, {"cluster": cluster}))
 
 
+def reporting_nodes(store: Store, cluster: str) -> frozenset[str]:
+    """Return nodes with an accelerator that reported lately. Raises TransientError."""
+    sql = (
+        f"SELECT DISTINCT node FROM {DATABASE}.v_device_latest"
+        f" WHERE cluster = {{cluster:String}} AND age_s < {_FRESH_SECONDS}"
+    )
+    return frozenset(str(row["node"]) for row in store.rows(sql, {"cluster": cluster}))
+
+
 def job_size(store: Store, cluster: str, job: str) -> JobSize:
     """Return how many ranks a job has, and its last durable checkpoint.
 
