@@ -12,6 +12,7 @@ from flightwatch.collectors.profiler.settings import ProfilerSettings
 from flightwatch.collectors.receiver_settings import ReceiverSettings
 from flightwatch.collectors.redfish_settings import RedfishSettings
 from flightwatch.collectors.settings import AgentSettings
+from flightwatch.collectors.training_micro_settings import MicroTraceSettings
 from flightwatch.core.settings import Loaded, load
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.spool import SpoolSettings
@@ -23,6 +24,7 @@ AGENT_SECTIONS: dict[str, type[Any]] = {
     "redfish": RedfishSettings,
     "receiver": ReceiverSettings,
     "profiler": ProfilerSettings,
+    "micro_traces": MicroTraceSettings,
     "bus": BusSettings,
     "spool": SpoolSettings,
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flightwatch.collectors.profiler.broker import ProfilerBroker
 from flightwatch.collectors.profiler.counter_pause import CounterPause
 from flightwatch.collectors.profiler.processes import NO_DAEMON, Process, training_processes
-from flightwatch.collectors.profiler.requests import Progress, RankJob, request_of
+from flightwatch.collectors.profiler.requests import Progress, RankJob, RankState, request_of
 from flightwatch.collectors.profiler.summarise import summarise
 from flightwatch.collectors.profiler.unfinished import Unfinished
 from flightwatch.collectors.profiler.uploads import Uploads
