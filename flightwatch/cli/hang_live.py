@@ -31,11 +31,11 @@ from flightwatch.pipeline.profiles.settings import ProfilesSettings
 WAIT_SECONDS = 30.0
 _POLL_SECONDS = 0.5
 _QUERIES = {
-    "dumps": "toUnixTimestamp64Milli(ts) AS ts, cluster, node, capture_id, job, run, rank, status",
-    "collectives": "toUnixTimestamp64Milli(ts) AS ts, capture_id, job, run, rank, process_group, seq, op, is_p2p, peer,"
-    " bytes, dtype, state, retired, record_id, toUnixTimestamp64Milli(created_at) AS created_at",
+    "dumps": "toUnixTimestamp64Milli(ts) AS at_ms, cluster, node, capture_id, job, run, rank, status",
+    "collectives": "toUnixTimestamp64Milli(ts) AS at_ms, capture_id, job, run, rank, process_group, seq, op, is_p2p,"
+    " peer, bytes, dtype, state, retired, record_id, toUnixTimestamp64Milli(created_at) AS created_ms",
     "process_groups": "job, run, process_group, members",
-    "events": "toUnixTimestamp64Milli(ts) AS ts, job, run, rank, code, message, attrs['capture_id'] AS"
+    "events": "toUnixTimestamp64Milli(ts) AS at_ms, job, run, rank, code, message, attrs['capture_id'] AS"
     " `attrs.capture_id`, attrs['stack_digest'] AS `attrs.stack_digest`, attrs['waits_for'] AS `attrs.waits_for`",
 }
 _QUERY = "SELECT @columns FROM flightwatch.@table WHERE run = @run AND job = @job"
@@ -130,7 +130,7 @@ def _episode(settings: Loaded, job: str, run: str, captures: set[str], since_ms:
             text += " AND code = 'hang:evidence'"
         text = text.replace("@run", _quoted(run)).replace("@job", _quoted(job))
         rows = [json.loads(line) for line in ask(text, "json", settings).splitlines() if line.strip()]
-        frames[table] = pd.DataFrame(rows)
+        frames[table] = pd.DataFrame(rows).rename(columns={"at_ms": "ts", "created_ms": "created_at"})
         if table == "dumps" and not rows:
             return None
     found = episodes_of(frames, captures)

@@ -30,6 +30,7 @@ EPILOG = (
     "The job must have been started with the variables that `flightwatch doctor` prints.\n\n"
     "examples:\n  flightwatch profile start --job llama --ranks 3,7-9 --steps 5 --wait\n"
     "  flightwatch profile start --job llama --role dp=0 --steps 3 --stacks\n"
+    "  flightwatch profile start --job llama --suspects --wait\n"
     "  flightwatch profile status p1a2b3c4d5e\n  flightwatch profile fetch p1a2b3c4d5e --out traces/\n"
     "  flightwatch profile stop p1a2b3c4d5e\n  flightwatch profile list"
 )
@@ -53,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     who = start.add_mutually_exclusive_group(required=True)
     who.add_argument("--ranks", help="ranks, for example 3,7-9")
     who.add_argument("--role", help="all ranks with a role, for example dp=0 or tp=1,pp=0")
+    who.add_argument(
+        "--suspects", action="store_true", help="the ranks that open slow findings name, and two role peers of each"
+    )
     start.add_argument("--steps", type=int, default=5, help="steps to record (default: 5)")
     start.add_argument("--stacks", action="store_true", help="record Python stacks")
     start.add_argument("--shapes", action="store_true", help="record shapes of inputs")
@@ -140,7 +144,7 @@ def ranks_of(text: str) -> list[int]:
 
 def _start(profiles: Profiles, settings: Loaded, arguments: argparse.Namespace) -> int:
     limits = settings.section(ProfilesSettings)
-    ranks = ranks_of(arguments.ranks) if arguments.ranks else _with_role(settings, arguments)
+    ranks, why = _chosen(settings, arguments, limits)
     max_bytes = arguments.max_bytes or limits.most_bytes
     checks = (
         ("ranks", len(ranks), limits.most_ranks, _MOST_RANKS),
@@ -165,7 +169,7 @@ def _start(profiles: Profiles, settings: Loaded, arguments: argparse.Namespace) 
             max_bytes=max_bytes,
             max_seconds=arguments.timeout,
             requested_by=getpass.getuser(),
-            reason=arguments.reason,
+            reason=arguments.reason or why,
         )
     )
     if not arguments.wait:
@@ -194,6 +198,17 @@ def _wait(profiles: Profiles, name: str, longest_seconds: float, clock: Clock) -
                 f" `flightwatch profile status {name}` shows what it waits for"
             )
         clock.sleep_s(min(_POLL_SECONDS, left_seconds))
+
+
+def _chosen(settings: Loaded, arguments: argparse.Namespace, limits: ProfilesSettings) -> tuple[list[int], str]:
+    """Return the ranks asked for, and why where the findings of the job chose them."""
+    if arguments.ranks:
+        return ranks_of(arguments.ranks), ""
+    if arguments.role:
+        return _with_role(settings, arguments), ""
+    from flightwatch.cli.profile_suspects import suspects_of
+
+    return suspects_of(settings, arguments.job, _MOST_RANKS if arguments.override_limits else limits.most_ranks)
 
 
 def _with_role(settings: Loaded, arguments: argparse.Namespace) -> list[int]:
