@@ -49,6 +49,7 @@ class AccessControl:
     Attributes
     ----------
     audit, people, tokens, sessions: records, None without a control database.
+    clock: time of what this process measures.
 
     Raises
     ------
@@ -68,7 +69,7 @@ class AccessControl:
         self.tokens = Tokens(control) if control else None
         self.sessions = Sessions(control) if control else None
         self._loopback_only = loopback_only
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._cache: OrderedDict[tuple[str, str], tuple[float, Viewer]] = OrderedDict()
 
@@ -92,7 +93,7 @@ class AccessControl:
             return None if self.settings.login_required else self._by_place(connection)
         with self._lock:
             found = self._cache.get((kind, credential))
-        if found is None or found[0] < self._clock.monotonic_s():
+        if found is None or found[0] < self.clock.monotonic_s():
             return None
         viewer = found[1]
         address = self.address(connection)
@@ -119,7 +120,7 @@ class AccessControl:
         else:
             return self._nobody(connection)
         with self._lock:
-            self._cache[kind, credential] = (self._clock.monotonic_s() + CACHE_SECONDS, viewer)
+            self._cache[kind, credential] = (self.clock.monotonic_s() + CACHE_SECONDS, viewer)
             while len(self._cache) > _MOST_CACHED:
                 self._cache.popitem(last=False)
         return viewer

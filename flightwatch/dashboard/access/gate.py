@@ -30,8 +30,6 @@ PUBLIC_PATHS = frozenset(
 #: What load balancers ask, by address.
 HEALTH_PATHS = frozenset({"/healthz", "/readyz"})
 PUBLIC_PREFIX = "/api/v1/hooks/"
-#: Where a token opens the door; pages are for people.
-TOKEN_PREFIXES = ("/api/", "/metrics")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -83,8 +81,7 @@ class Gate:
         viewer = self._access.present(connection)
         if viewer is None:
             viewer = await run_in_threadpool(self._access.identify, connection)
-        if viewer.via == "token" and not path.startswith(TOKEN_PREFIXES):
-            raise Denied(403, "forbidden", "a token opens the API only; log in with it at /login to see the pages")
+        _check_place(viewer, path)
         if is_write and connection.scope["type"] == "http":
             self._check_csrf(connection, viewer)
         if path.startswith("/api/"):
@@ -143,6 +140,17 @@ class Gate:
                 response.headers["Retry-After"] = str(denied.retry_after_seconds)
         response.headers["Cache-Control"] = "no-store"
         await response(connection.scope, receive, send)
+
+
+def _check_place(viewer: Viewer, path: str) -> None:
+    """Refuse what a viewer may not do outside of the API, whose routes check for themselves."""
+    if path == "/metrics":
+        if not (viewer.has_scope("metrics") or viewer.has_scope("read")):
+            raise Denied(403, "forbidden", "this token lacks the scope metrics")
+        if not viewer.sees_tenant(None):
+            raise Denied(403, "forbidden", "these figures are about the whole cluster")
+    elif viewer.via == "token" and not path.startswith("/api/"):
+        raise Denied(403, "forbidden", "a token opens the API only; log in with it at /login to see the pages")
 
 
 def path_of(connection: HTTPConnection) -> str:

@@ -122,7 +122,7 @@ def _oidc(access: AccessControl, outgoing: Outgoing | None, prefix: str) -> Oidc
     if not settings.oidc_issuer or access.sessions is None:
         return None
     redirect_uri = f"{settings.public_url.rstrip('/')}{prefix}/login/callback"
-    return OidcLogin(settings, access.sessions, outgoing or Outgoing(), redirect_uri)
+    return OidcLogin(settings, access.sessions, outgoing or Outgoing(), redirect_uri, access.clock)
 
 
 def _token_session(

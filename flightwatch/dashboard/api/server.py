@@ -58,7 +58,7 @@ def create_api(services: Services, access: AccessControl) -> FastAPI:
         openapi_url="/openapi.json",
         responses=RESPONSES,
     )
-    parts = Parts(services, access)
+    parts = Parts(services, access, access.clock)
     api.state.routes = []
     for part in _PARTS:
         router = part.routes(parts).router
