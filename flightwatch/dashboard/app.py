@@ -19,6 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from flightwatch import __version__
+from flightwatch.dashboard import perfetto
 from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.dashboard.access.gate import Gate
 from flightwatch.dashboard.access.login import login_router
@@ -70,7 +71,10 @@ def create_app(services: Services, *, loopback_only: bool, base_path: str = "") 
     @app.middleware("http")
     async def protect(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         response = await call_next(request)
-        response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+        tools = request.scope.get("path", "").startswith(f"{prefix}{perfetto.PREFIX}/")
+        response.headers["Content-Security-Policy"] = (
+            perfetto.CONTENT_SECURITY_POLICY if tools else CONTENT_SECURITY_POLICY
+        )
         response.headers["X-Content-Type-Options"] = "nosniff"
         response.headers["Referrer-Policy"] = "same-origin"
         return response
@@ -89,6 +93,10 @@ def create_app(services: Services, *, loopback_only: bool, base_path: str = "") 
         error = {"code": "not_found", "message": f"there is no /api/{path[:200]}", "where": None}
         return JSONResponse({"error": error}, status_code=404)
 
+    app.include_router(perfetto.router(services))
+    files = perfetto.static_files()
+    if files is not None:
+        app.mount(perfetto.PREFIX, files)
     app.mount("/", WSGIMiddleware(_pages(services, prefix).server, workers=THREADS))
     return app
 

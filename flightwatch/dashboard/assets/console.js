@@ -89,6 +89,8 @@
     const action = event.target.closest("[data-action]");
     if (action && act(action)) { event.preventDefault(); return; }
     const link = event.target.closest("a[href]");
+    /* Perfetto wants whole addresses of what it opens. */
+    if (link && link.dataset.absolute) link.href = link.href.replace(/%7Borigin%7D|\{origin\}/, encodeURIComponent(location.origin));
     if (!link || event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     if (!isPage(link)) return;
     event.preventDefault();
@@ -165,6 +167,10 @@
     else if (name === "close-help") document.getElementById("fw-help").close();
     else if (name === "set") set(JSON.parse(element.dataset.set));
     else if (name === "range") absolute();
+    else if (name === "fill-ranks") {
+      try { window.dash_clientside.set_props("profiler-ranks", { value: element.dataset.text }); } catch (error) { return false; }
+      set({ ranks: element.dataset.text });
+    }
     else if (name === "menu") document.getElementById("fw-header").classList.toggle("open");
     else return false;
     return true;

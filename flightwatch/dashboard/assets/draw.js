@@ -20,6 +20,8 @@
     loadDark: ["#1a2a3d", "#1f4468", "#256294", "#3485bf", "#65abd9", "#a8d4ee"],
     around: ["#1d5fa8", "#4f90c9", "#a9c9e4", "#e4e9ee", "#e4e9ee", "#e4e9ee", "#f0bd82", "#e2762f", "#b3211a"],
     aroundDark: ["#58b0f5", "#2f78b5", "#25435f", "#232a34", "#232a34", "#232a34", "#5e4526", "#d67a2b", "#ff5a3c"],
+    diff: ["#1d5fa8", "#6fa8d6", "#c3d9ec", "#e6eaef", "#f3c58b", "#e8853a", "#c2331f"],
+    diffDark: ["#58b0f5", "#2f78b5", "#28527a", "#333b46", "#86572a", "#d67a2b", "#ff5a3c"],
     severity: ["#c9d2dc", "#7aa7ff", "#e3b93c", "#f08a2e", "#e0393e"],
     severityDark: ["#2b3643", "#5f8fe6", "#d9b544", "#f09238", "#f2474c"],
   };

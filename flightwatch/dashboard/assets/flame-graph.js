@@ -7,6 +7,8 @@
   "use strict";
   const D = window.flightwatch_draw;
   const ROW = 18;
+  /* A third more or less than the peer has the full colour. */
+  const DIFF = 0.33;
 
   function unfold(frames) {
     const parent = D.unpack(frames.parent, "i4");
@@ -37,7 +39,7 @@
   function colour(tree, i) {
     if (tree.delta) {
       const d = tree.delta[i];
-      return d !== d ? D.ink("cell") : D.table("around")[D.shade(d, -1, 1)];
+      return d !== d ? D.ink("cell") : D.table("diff")[D.shade(d, -DIFF, DIFF)];
     }
     const name = tree.names[i];
     const h = hue(name) % 24;
@@ -73,7 +75,8 @@
       if (w > 34) {
         const letters = Math.floor((w - 8) / 6.7);
         const name = tree.names[i];
-        context.fillStyle = tree.delta && window.flightwatch.dark() && Math.abs(tree.delta[i]) < 0.55 ? "#f2f5f8" : "#101418";
+        const pale = tree.delta && !(Math.abs(tree.delta[i]) > DIFF * 0.6);
+        context.fillStyle = pale ? D.ink("ink") : "#101418";
         context.fillText(name.length > letters ? name.slice(0, Math.max(1, letters - 1)) + "…" : name, x + 4, y + ROW / 2);
       }
       if (i === state.cursor) {

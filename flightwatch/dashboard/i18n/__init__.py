@@ -7,10 +7,12 @@ from collections.abc import Mapping
 import flask
 
 from flightwatch.dashboard.components.request import cookie
-from flightwatch.dashboard.i18n.en import WORDS as EN
-from flightwatch.dashboard.i18n.zh import WORDS as ZH
+from flightwatch.dashboard.i18n import en, en_incidents, zh, zh_incidents
 
-LANGUAGES: Mapping[str, Mapping[str, str]] = {"en": EN, "zh": ZH}
+LANGUAGES: Mapping[str, Mapping[str, str]] = {
+    "en": en.WORDS | en_incidents.WORDS,
+    "zh": zh.WORDS | zh_incidents.WORDS,
+}
 #: As a language calls itself.
 NAMES = {"en": "EN", "zh": "中文"}
 

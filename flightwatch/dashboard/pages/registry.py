@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from flightwatch.dashboard.pages import fleet, job, jobs, node, ranks, sql
+from flightwatch.dashboard.pages import fleet, job, jobs, node, profiler, ranks, sql
 from flightwatch.dashboard.pages.contract import Page
 
 #: Paths are tried in this order.
@@ -16,6 +16,7 @@ PAGES = cast(
         jobs,
         job,
         ranks,
+        profiler,
         sql,
     ),
 )

@@ -1,0 +1,169 @@
+"""The evidence of an incident: both worlds over one time, against role peers; and which causes were looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dash import html
+
+from flightwatch.core.incident import Incident
+from flightwatch.core.vocabulary import FindingKind, FindingState
+from flightwatch.dashboard.components import acts, graphs
+from flightwatch.dashboard.components.graphs import Mark, Strip
+from flightwatch.dashboard.components.incident_reads import IncidentReads
+from flightwatch.dashboard.components.panels import empty, quality
+from flightwatch.dashboard.components.view import View, Window
+from flightwatch.dashboard.i18n import known, t
+from flightwatch.detectors.joint import RULES
+from flightwatch.incidents.facts import Facts
+from flightwatch.pipeline.control.incident_rows import IncidentFinding
+from flightwatch.pipeline.store import reads_incident
+from flightwatch.pipeline.store.alert_reads import AlertReads, Series
+from flightwatch.pipeline.store.client import Store
+
+BEFORE_MS, AFTER_MS = 1_800_000, 600_000
+LONGEST_MS = 6 * 3_600_000
+POINTS = 240
+MOST_MARKS = 10
+_UNITS = {"temp_c": "°C", "power_w": "W", "sm_clock_mhz": "MHz", "voltage_mv": "mV"}
+#: Channels of a step by class of slowness; the first that is told is drawn.
+_CHANNELS = {"link": ("transfer_us", "wait_us"), "storage": ("data_us",), "host": ("launch_gap_us", "compute_us")}
+_READ = {"compute_us", "data_us", "transfer_us", "step_us", "launch_gap_us"}
+_TRAINING = {FindingKind.LOSS_SPIKE.value: "loss", FindingKind.GRAD_NORM.value: "grad_norm"}
+
+
+def window_of(one: Incident, view: View, now_ms: int) -> Window:
+    """Return the time shown: from 30 min before the opening to 10 min after the end, unless the address says."""
+    if view.get("from") or view.get("range"):
+        return view.window(now_ms)
+    end = min(now_ms, (one.closed_at_ms or now_ms) + AFTER_MS)
+    start = one.opened_at_ms - BEFORE_MS
+    return Window(max(start, end - LONGEST_MS), end, live=one.closed_at_ms is None)
+
+
+def evidence_figure(
+    store: Store, reads: IncidentReads, one: Incident, facts: Facts, view: View, now_ms: int
+) -> tuple[Any, Any, Any, Any]:
+    """Return the chart, its height, its note and its tools."""
+    window = window_of(one, view, now_ms)
+    series = AlertReads(store, reads.cluster, 5.0)
+    strips = _training(series, one, facts, view, window)
+    telemetry, newest = _telemetry(store, reads.cluster, one, facts, view, window)
+    strips += telemetry
+    if not strips:
+        return graphs.lines({}, unit="", empty_text=t("incident.no_evidence")), {"height": "120px"}, "", None
+    span = (view.local(window.start_ms), view.local(window.end_ms))
+    marks = [Mark(view.local(one.opened_at_ms), t("incident.opened"), one.severity.value)]
+    if one.closed_at_ms is not None:
+        marks.append(Mark(view.local(one.closed_at_ms), t("incident.closed"), "warning"))
+    figure = graphs.strips(strips, span, marks)
+    age = None if newest is None else max(0.0, (now_ms - newest) / 1000)
+    note = quality(age if window.live else 0.0, None) if newest is not None else ""
+    return figure, {"height": f"{max(180, 108 * len(strips) + 60)}px"}, note, _tools(one, facts, window)
+
+
+def _tools(one: Incident, facts: Facts, window: Window) -> Any:
+    """Return the button with the SQL of the chart."""
+    span = f"ts BETWEEN fromUnixTimestamp64Milli({window.start_ms}) AND fromUnixTimestamp64Milli({window.end_ms})"
+    if one.job and one.rank is not None:
+        ranks = ", ".join(str(rank) for rank in (one.rank, *facts.peers))
+        sql = (
+            f"SELECT ts, rank, step, step_us, compute_us, wait_us, transfer_us, data_us FROM flightwatch.rank_steps"
+            f" WHERE job = {_text(one.job)} AND rank IN ({ranks}) AND {span} ORDER BY step, rank"
+        )
+    elif one.node:
+        device = "" if one.device is None else f" AND device = {one.device}"
+        sql = (
+            "SELECT ts, node, device, temp_c, power_w, sm_clock_mhz, throttle_reasons FROM flightwatch.device_samples"
+            f" WHERE node = {_text(one.node)}{device} AND {span} ORDER BY ts, device"
+        )
+    else:
+        return None
+    return acts.copy_button(t("incident.copy_sql"), sql)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _training(series: AlertReads, one: Incident, facts: Facts, view: View, window: Window) -> list[Strip]:
+    if one.job is None:
+        return []
+    found: list[Series | None] = []
+    if one.rank is not None:
+        channels = [name for name in _CHANNELS.get(one.class_ or "", ("compute_us",)) if name in _READ]
+        found += [series.step_times(one.job, [one.rank], name, window.start_ms, window.end_ms) for name in channels]
+    if one.kind in _TRAINING:
+        found.append(series.scalar(one.job, _TRAINING[one.kind], window.start_ms, window.end_ms))
+    if one.kind in (FindingKind.HANG.value, FindingKind.CRASH.value):
+        found.append(series.progress(one.job, window.start_ms, window.end_ms))
+    strips = [_strip(item, view) for item in found if item is not None]
+    if not strips:
+        job = series.step_times(one.job, [], "step_us", window.start_ms, window.end_ms)
+        strips = [] if job is None else [_strip(job, view)]
+    return strips
+
+
+def _strip(item: Series, view: View) -> Strip:
+    name, _, unit = item.quantity.partition(" (")
+    times = [view.local(at) for at in item.times_ms]
+    lines: dict[str, Any] = {}
+    for title, values in ((t("incident.peers_low"), item.low), (t("incident.peers_mid"), item.middle),
+                          (t("incident.peers_high"), item.high)):  # fmt: skip
+        if any(value is not None for value in values):
+            lines[title] = (times, values)
+    lines[t("incident.target")] = (times, item.target)
+    return Strip(known("quantity", name), unit.rstrip(")"), lines, t("incident.target"))
+
+
+def _telemetry(
+    store: Store, cluster: str, one: Incident, facts: Facts, view: View, window: Window
+) -> tuple[list[Strip], int | None]:
+    nodes = list(facts.nodes) or ([one.node] if one.node else [])
+    if not nodes:
+        return [], None
+    device = one.device if len(nodes) == 1 else None
+    bucket = window.bucket_seconds(POINTS)
+    rows = reads_incident.device_gauges(store, cluster, nodes, device, window.start_ms, window.end_ms, bucket)
+    strips = []
+    for name in reads_incident.GAUGES:
+        if not any(row[f"{name}_mine"] is not None for row in rows):
+            continue
+        times = [view.local(_ms(row["bucket"])) for row in rows]
+        lines: dict[str, Any] = {}
+        for part in ("low", "mid", "high"):
+            values = [row[f"{name}_{part}"] for row in rows]
+            if any(value is not None for value in values):
+                lines[t(f"incident.peers_{part}")] = (times, values)
+        lines[t("incident.target")] = (times, [row[f"{name}_mine"] for row in rows])
+        strips.append(Strip(t(f"metric.{name}"), _UNITS[name], lines, t("incident.target")))
+    measured = [_ms(row["bucket"]) for row in rows if row["temp_c_mine"] is not None or row["power_w_mine"] is not None]
+    return strips, max(measured, default=None)
+
+
+def _ms(value: Any) -> int:
+    return int(value) if isinstance(value, (int, float)) else int(value.timestamp() * 1000)
+
+
+def causes(store: Store, cluster: str, one: Incident, found: Sequence[IncidentFinding]) -> Any:
+    """Return which causes of the incident's kind were looked for: found, not there, or not measured."""
+    open_kinds = {item.kind for item in found if item.state != FindingState.CLEARED}
+    wanted = [rule.cause.value for rule in RULES if any(effect == one.kind for effect in rule.effects)]
+    wanted = list(dict.fromkeys(kind for kind in wanted if kind in reads_incident.WITNESSES))
+    if not wanted or one.node is None:
+        return empty(t("incident.no_causes"))
+    until = one.closed_at_ms or one.evidence_at_ms
+    seen: Mapping[str, int] = reads_incident.looked_at(store, cluster, one.node, one.opened_at_ms - BEFORE_MS, until)
+    items: list[Any] = []
+    for kind in wanted:
+        name = known("kind", kind)
+        if kind in open_kinds:
+            items += [html.Span("✕", className="yes"), html.Span(t("cause.found", kind=name))]
+        elif kind == FindingKind.DEVICE_ERROR or seen[kind]:
+            items += [html.Span("✓", className="no"), html.Span(t("cause.ruled_out", kind=name, n=f"{seen[kind]:,}"))]
+        else:
+            items += [html.Span("?", className="unseen"), html.Span(t("cause.unseen", kind=name), className="fw-dim")]
+    if one.runner_up:
+        items += [html.Span("…", className="unseen"), html.Span(t("cause.runner_up", what=one.runner_up))]
+    return html.Div(items, className="fw-check")
