@@ -22,7 +22,8 @@ from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
-from flightwatch.pipeline.profiles.records import REQUEST_ENDED, Profiles, Wanted
+from flightwatch.pipeline.profiles.object_store import checked_place, store_of
+from flightwatch.pipeline.profiles.records import KEPT, REQUEST_ENDED, Profiles, Wanted
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
 
 HELP = "Record a few steps of a running job on chosen ranks, the same steps on all of them; no change of its code."
@@ -64,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     start.add_argument("--reason", default="", help="why, kept with the profile")
     start.add_argument("--timeout", type=int, default=120, help="seconds until it fails without traces (default: 120)")
     start.add_argument("--max-bytes", type=int, help="bytes of all traces (default: profiles.most_bytes)")
+    start.add_argument("--to", default="", help="address below profiles.object_stores where the traces go (s3://...)")
     start.add_argument("--override-limits", action="store_true", help="more ranks, steps or bytes than [profiles] has")
     start.add_argument(
         "--wait", action="store_true", help="wait until every rank has ended; exit code 1 when one failed"
@@ -100,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.verb == "stop":
             profiles.stop(arguments.id)
         elif arguments.verb == "fetch":
-            return _fetch(profiles.get(arguments.id), Path(arguments.out))
+            return _fetch(profiles.get(arguments.id), Path(arguments.out), settings.section(ProfilesSettings))
         _print([profiles.get(arguments.id)], arguments.format)
         return ExitCode.DONE
     finally:
@@ -157,6 +159,7 @@ def _start(profiles: Profiles, settings: Loaded, arguments: argparse.Namespace) 
             raise ConfigError(f"a profile of {value} {name}: 1 to {most} are allowed{hint}")
     if not 1 <= arguments.timeout <= 600:
         raise ConfigError("--timeout is 1 to 600 seconds")
+    to = checked_place(arguments.to, limits.object_stores) if arguments.to else ""
     _check_something_runs(settings.section(CommonSettings))
     options = {name: bool(getattr(arguments, name)) for name in ("stacks", "shapes", "memory")}
     name = profiles.create(
@@ -170,6 +173,7 @@ def _start(profiles: Profiles, settings: Loaded, arguments: argparse.Namespace) 
             max_seconds=arguments.timeout,
             requested_by=getpass.getuser(),
             reason=arguments.reason or why,
+            to=to,
         )
     )
     if not arguments.wait:
@@ -189,7 +193,7 @@ def _wait(profiles: Profiles, name: str, longest_seconds: float, clock: Clock) -
         if line != shown:
             print(f"{name}: {line}", file=sys.stderr)
             shown = line
-        if found["state"] in REQUEST_ENDED:
+        if found["state"] in REQUEST_ENDED and not _travels(found):
             return found
         left_seconds = deadline_s - clock.monotonic_s()
         if left_seconds <= 0:
@@ -198,6 +202,12 @@ def _wait(profiles: Profiles, name: str, longest_seconds: float, clock: Clock) -
                 f" `flightwatch profile status {name}` shows what it waits for"
             )
         clock.sleep_s(min(_POLL_SECONDS, left_seconds))
+
+
+def _travels(found: dict[str, Any]) -> bool:
+    """Say whether traces of a request are still on their way into an object store."""
+    to = found["options"].get("to", KEPT)
+    return to != KEPT and any(row["artifact"] and not row["artifact"].startswith("s3://") for row in found["ranks"])
 
 
 def _chosen(settings: Loaded, arguments: argparse.Namespace, limits: ProfilesSettings) -> tuple[list[int], str]:
@@ -232,16 +242,19 @@ def _with_role(settings: Loaded, arguments: argparse.Namespace) -> list[int]:
     return ranks
 
 
-def _fetch(found: dict[str, Any], out: Path) -> int:
+def _fetch(found: dict[str, Any], out: Path, settings: ProfilesSettings) -> int:
     traces = [row for row in found["ranks"] if row["artifact"] is not None]
     if not traces:
         raise Refused(f"profile {found['id']} has no trace ({found['state']})")
     try:
         out.mkdir(parents=True, exist_ok=True)
         for row in traces:
-            source = Path(row["artifact"])
             target = out / f"{found['id']}-rank{row['rank']}.json.gz"
-            shutil.copyfile(source, target)
+            if row["artifact"].startswith("s3://"):
+                store = store_of(settings.s3_endpoint, settings.s3_region, SystemClock())
+                store.get(row["artifact"], target, row["sha256"])
+            else:
+                shutil.copyfile(row["artifact"], target)
             print(target)
     except OSError as error:
         raise Refused(

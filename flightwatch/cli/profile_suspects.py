@@ -27,10 +27,10 @@ _PLACEMENTS = (
     " dp_shard, ep, etp, module FROM flightwatch.placements WHERE job = @job"
 )
 _RANKS = (
-    "SELECT toUnixTimestamp64Milli(max(ts)) AS at_ms, max(step) AS newest, any(node) AS on_node, any(device) AS on_device,"
-    " job, run, rank FROM flightwatch.rank_steps WHERE job = @job AND ts > now() - INTERVAL 1 HOUR GROUP BY job, run, rank"
+    "SELECT toUnixTimestamp64Milli(max(ts)) AS at_ms, max(step) AS newest, any(node) AS on_node,"
+    " any(device) AS on_device, job, run, rank FROM flightwatch.rank_steps"
+    " WHERE job = @job AND ts > now() - INTERVAL 1 HOUR GROUP BY job, run, rank"
 )
-
 #: Names that the queries cannot use, because they would hide the columns they are made of.
 _NAMES = {"at_ms": "ts", "newest": "step", "on_node": "node", "on_device": "device"}
 

@@ -19,6 +19,8 @@ REQUEST_ENDED = ("done", "failed", "stopped")
 #: States of a rank in their order; news that goes back is late and dropped.
 _ORDER = {"requested": 0, "waiting": 1, "armed": 2, "reading": 3, "sent": 4, "done": 5, "failed": 5, "stopped": 5}
 _LONGEST = 500
+#: Place of traces that were to go into an object store that does not take them.
+KEPT = "folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Wanted:
     ----------
     run: attempt, "" for the one that runs.
     options: stacks, shapes, memory.
+    to: address in an object store where the traces go, "" for the folder.
     """
 
     job: str
@@ -40,6 +43,7 @@ class Wanted:
     max_seconds: int
     requested_by: str
     reason: str
+    to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,8 @@ class Profiles:
             connection.execute(
                 sa.insert(PROFILE_REQUESTS).values(
                     id=name, job=wanted.job, run=wanted.run, steps=wanted.steps, start_step=0,
-                    options=json.dumps(dict(wanted.options)), max_bytes=wanted.max_bytes,
+                    options=json.dumps(dict(wanted.options) | ({"to": wanted.to} if wanted.to else {})),
+                    max_bytes=wanted.max_bytes,
                     max_seconds=wanted.max_seconds, requested_by=wanted.requested_by, reason=wanted.reason[:_LONGEST],
                     state="requested", created_at_ms=now_ms, updated_at_ms=now_ms, version=1, published_version=0,
                 )
@@ -178,6 +183,32 @@ class Profiles:
                         version=PROFILE_REQUESTS.c.version + (1 if ended or state != request.state else 0),
                     )
                 )
+
+    def to_land(self) -> list[dict[str, Any]]:
+        """Return requests of the last day whose traces belong into an object store and are not all there."""
+        with self._control.reading() as connection:
+            since_ms = self._control.now_ms(connection) - 86_400_000
+        # The options are text: only requests that name a place hold this word, and it is checked again.
+        named = PROFILE_REQUESTS.c.options.like('%"to":%') & (PROFILE_REQUESTS.c.created_at_ms >= since_ms)
+        found = self._documents(sa.select(PROFILE_REQUESTS).where(named).order_by(PROFILE_REQUESTS.c.created_at_ms))
+        return [one for one in found if one["options"].get("to") and one["options"].get("to") != KEPT]
+
+    def landed(self, name: str, rank: int, artifact: str, problem: str) -> None:
+        """Note where a trace lies now; with a problem, that this request's traces stay in the folder."""
+        with self._control.transaction() as connection:
+            values: dict[str, Any] = {"artifact": artifact} | ({"reason": problem[:_LONGEST]} if problem else {})
+            connection.execute(
+                sa.update(PROFILE_RANKS)
+                .where(PROFILE_RANKS.c.request == name, PROFILE_RANKS.c.rank == rank)
+                .values(**values)
+            )
+            changes: dict[str, Any] = {
+                "version": PROFILE_REQUESTS.c.version + 1, "updated_at_ms": self._control.now_ms(connection)
+            }  # fmt: skip
+            if problem:
+                row = connection.execute(sa.select(PROFILE_REQUESTS).where(PROFILE_REQUESTS.c.id == name)).one()
+                changes["options"] = json.dumps(json.loads(row.options) | {"to": KEPT})
+            connection.execute(sa.update(PROFILE_REQUESTS).where(PROFILE_REQUESTS.c.id == name).values(**changes))
 
     def see_targets(self, node: str, entries: Sequence[Mapping[str, Any]]) -> None:
         """Replace the ranks that a node says it has: job, run, rank, problem."""

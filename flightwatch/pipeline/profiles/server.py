@@ -26,6 +26,8 @@ from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.control.leases import Lease, Leases
 from flightwatch.pipeline.profiles.assembly import TraceFolder
 from flightwatch.pipeline.profiles.dispatch import Dispatcher
+from flightwatch.pipeline.profiles.landing import Landing
+from flightwatch.pipeline.profiles.object_store import store_of
 from flightwatch.pipeline.profiles.projection import Projection
 from flightwatch.pipeline.profiles.records import Profiles, RankNews
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
@@ -78,6 +80,8 @@ class ProfileServer:
         self._folder = TraceFolder(folder)
         self._dispatcher = Dispatcher(self._profiles, bus, store, sign, settings, clock)
         self._projection = Projection(self._profiles, store, cluster)
+        target = store_of(settings.s3_endpoint, settings.s3_region, clock)
+        self._landing = Landing(self._profiles, target, settings.object_stores, clock)
         self._trouble = Occasionally(60.0)
         self._holder = f"{os.uname().nodename}:{os.getpid()}"
 
@@ -117,6 +121,7 @@ class ProfileServer:
             except StaleGeneration:
                 break  # whoever has the partition now takes it again
         self._dispatcher.step()
+        self._landing.step()
         self._projection.step()
 
     def take(self, message: Message) -> None:
