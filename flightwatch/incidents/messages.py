@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from flightwatch.core.clock import Clock
 from flightwatch.core.errors import NotFound
@@ -12,7 +13,7 @@ from flightwatch.incidents.alert_settings import AlertSettings
 from flightwatch.incidents.channels import Channel
 from flightwatch.incidents.contract import Alert, Disclosure
 from flightwatch.incidents.facts import FactReader, Facts
-from flightwatch.incidents.text import incident_alert, incident_link, platform_alert, together_alert
+from flightwatch.incidents.text import incident_alert, incident_link, merged_alert, platform_alert, together_alert
 from flightwatch.pipeline.control.alert_rows import StoredDelivery, Thread
 from flightwatch.pipeline.control.incidents import IncidentRecords
 
@@ -55,6 +56,16 @@ class Messages:
         except NotFound:
             return "the incident is gone"
         reason = delivery.reason
+        link = incident_link(self._settings.console_url, incident.id)
+        if (
+            reason is AlertReason.RESOLVED
+            and not incident.closed
+            and delivery.thread != (incident.thread or incident.id)
+        ):
+            return merged_alert(
+                incident, key=delivery.thread, now_ms=self._clock.now_ms(), language=channel.settings.language,
+                disclosure=channel.disclosure, link=link, idempotency_key=delivery.id,
+            )  # fmt: skip
         told = thread is not None and thread.open
         if incident.closed and reason is not AlertReason.RESOLVED:
             reason = AlertReason.RESOLVED
@@ -69,13 +80,13 @@ class Messages:
             self._picture is not None and channel.settings.pictures and channel.disclosure is not Disclosure.MINIMAL
             and reason is AlertReason.OPENED
         )  # fmt: skip
-        return incident_alert(
+        alert = incident_alert(
             incident, facts, reason, now_ms=self._clock.now_ms(), zone=channel.zone,
             language=channel.settings.language, disclosure=channel.disclosure,
-            link=incident_link(self._settings.console_url, incident.id), idempotency_key=delivery.id,
-            may_repeat=repeat,
+            link=link, idempotency_key=delivery.id, may_repeat=repeat,
             picture=self._picture(incident, facts, channel.disclosure) if with_picture and self._picture else None,
         )  # fmt: skip
+        return replace(alert, key=delivery.thread)
 
     def is_over(self, delivery: StoredDelivery) -> bool:
         """Say whether the incident of a delivery is over by now."""

@@ -62,11 +62,7 @@ class Planner:
     def _message(self, need: AlertNeed, channel: Channel, thread: Thread | None, waits: bool) -> NewDelivery | None:
         """Return what one channel is told of one need, None when nothing."""
         incident, reason = need.incident, need.reason
-        told = thread is not None and thread.open
-        if reason is AlertReason.RESOLVED:
-            if not (told or waits) or (thread is not None and thread.digest):
-                return None
-        elif incident.merged_into or incident.closed or _is_quiet(incident) or (not told and channel.name not in self._routes.channels(incident, self._clock.now_ms())):
+        if not self._hears(need, channel, thread, waits):
             return None
         wanted = _reason(reason, channel, thread, incident)
         if wanted is None:
@@ -78,6 +74,16 @@ class Planner:
             id=f"{need.sequence}.{channel.name}", channel=channel.name, thread=_key(incident), incident=incident.id,
             reason=wanted, severity=incident.severity, loud=not (edits and calm),
         )  # fmt: skip
+
+    def _hears(self, need: AlertNeed, channel: Channel, thread: Thread | None, waits: bool) -> bool:
+        """Say whether a channel hears of a need at all: by its routes, or because it heard of the incident before."""
+        incident = need.incident
+        told = thread is not None and thread.open
+        if need.reason is AlertReason.RESOLVED:
+            return (told or waits) and not (thread is not None and thread.digest)
+        if incident.merged_into or incident.closed or _is_quiet(incident):
+            return False
+        return told or channel.name in self._routes.channels(incident, self._clock.now_ms())
 
     def _over_together(
         self, lease: Lease, needs: Sequence[AlertNeed], threads: Mapping[tuple[str, str], Thread]
@@ -199,6 +205,5 @@ def _reason(reason: AlertReason, channel: Channel, thread: Thread | None, incide
     if reason is AlertReason.ACKNOWLEDGED:
         useful = channel.notifier.updates or incident.severity in _URGENT
         return reason if told and useful and not together else None
-    if reason is AlertReason.REMINDER and channel.notifier.pages:
-        return None
-    return reason
+    # Who was told is reminded by `remind`, each channel in its own time.
+    return None if reason is AlertReason.REMINDER else reason

@@ -78,11 +78,12 @@ class ChannelSender:
         if not loud:
             return calm[0], 0.0
         recent = self._records.loud_since(self._channel.name, now_ms - BURST_MS)
-        if len(recent) < self._settings.burst:
+        # Once several were told together, that goes on until a minute was calm.
+        if len(recent) < self._settings.burst and not any(together for _, together in recent):
             return ordered[0], 0.0
         urgent = loud[0].severity is Severity.P1
         gap = self._settings.together_p1_seconds if urgent else self._settings.together_seconds
-        next_ms = recent[-1] + round(gap * 1000)
+        next_ms = recent[-1][0] + round(gap * 1000)
         if now_ms < next_ms:
             return (calm[0] if calm else None), (next_ms - now_ms) / 1000
         members = [one for one in loud if one.reason not in _OWN and one.incident]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,20 @@ def platform_alert(
         key=key, idempotency_key=idempotency_key, reason=reason, severity=severity, title=_one_line(title), lead=lead,
         body=_body(lead, (), link), facts=(), link=link, at_ms=now_ms, opened_at_ms=now_ms, cluster=cluster,
         language=language,
+    )  # fmt: skip
+
+
+def merged_alert(
+    into: Incident, *, key: str, now_ms: int, language: str, disclosure: Disclosure, link: str, idempotency_key: str
+) -> Alert:
+    """Render the end of a thread whose incident was taken over by another."""
+    words = _words(language)
+    told = into if disclosure is not Disclosure.MINIMAL else replace(into, title=into.cluster)
+    lead = str(words.merged_lead(told, link))
+    return Alert(
+        key=key, idempotency_key=idempotency_key, reason=AlertReason.RESOLVED, severity=into.severity,
+        title=_one_line(str(words.merged_title(told))), lead=lead, body=lead, facts=(), link=link, at_ms=now_ms,
+        opened_at_ms=into.opened_at_ms, cluster=into.cluster, language=language,
     )  # fmt: skip
 
 

@@ -33,6 +33,8 @@ from flightwatch.pipeline.control.leases import Lease
 from flightwatch.pipeline.control.projections import project
 from flightwatch.pipeline.control.schema_alerts import ALERT_THREADS, CHANNEL_STATES, DELIVERIES
 
+#: Ids of messages about several incidents begin so.
+TOGETHER = "together-"
 _FINISHED = (SENT, FAILED, DROPPED, CARRIED)
 #: Values in one IN (...), and characters of an error that are kept.
 _CHUNK, _LONGEST_ERROR = 500, 500
@@ -78,7 +80,8 @@ class AlertRecords:
         waiting = connection.execute(same.limit(1)).one_or_none()
         if waiting is not None:
             reason = merged(AlertReason(waiting.reason), one.reason)
-            values = {"reason": reason.value, "severity": one.severity.value, "loud": waiting.loud or one.loud, "detail": json.dumps(one.detail, ensure_ascii=False),
+            values = {"reason": reason.value, "severity": one.severity.value, "loud": waiting.loud or one.loud,
+                      "detail": json.dumps(one.detail, ensure_ascii=False),
                       "incident": one.incident, "updated_at_ms": now_ms}  # fmt: skip
             connection.execute(sa.update(DELIVERIES).where(DELIVERIES.c.id == waiting.id).values(values))
             return 0
@@ -116,19 +119,21 @@ class AlertRecords:
             rows = connection.execute(chosen.order_by(DELIVERIES.c.due_at_ms, DELIVERIES.c.sequence).limit(limit)).all()
         return [delivery_of(row) for row in rows]
 
-    def loud_since(self, channel: str, since_ms: int) -> list[int]:
-        """Return when loud messages were sent to a channel since a time, oldest first."""
-        chosen = sa.select(DELIVERIES.c.updated_at_ms).where(
+    def loud_since(self, channel: str, since_ms: int) -> list[tuple[int, bool]]:
+        """Return when loud messages were sent to a channel since a time, oldest first, and whether each told several
+        incidents together."""
+        chosen = sa.select(DELIVERIES.c.updated_at_ms, DELIVERIES.c.id).where(
             DELIVERIES.c.channel == channel, DELIVERIES.c.state == SENT, DELIVERIES.c.loud,
             DELIVERIES.c.updated_at_ms > since_ms,
         )  # fmt: skip
         with self._control.reading() as connection:
-            return [int(at) for at in connection.execute(chosen.order_by(DELIVERIES.c.updated_at_ms)).scalars()]
+            rows = connection.execute(chosen.order_by(DELIVERIES.c.updated_at_ms)).all()
+        return [(int(row.updated_at_ms), row.id.startswith(TOGETHER)) for row in rows]
 
     def gather(self, lease: Lease, members: Sequence[StoredDelivery], severity: Severity) -> StoredDelivery:
         """Make one message of several that wait for one channel; from now on they go inside it."""
         ids = sorted(member.id for member in members)
-        id_ = "together-" + hashlib.sha256("|".join(ids).encode()).hexdigest()[:20]
+        id_ = TOGETHER + hashlib.sha256("|".join(ids).encode()).hexdigest()[:20]
         with self._control.leases.guarded(lease) as connection:
             now_ms = self._control.now_ms(connection)
             repeat = any(member.may_repeat for member in members)
