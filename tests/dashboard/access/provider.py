@@ -7,6 +7,7 @@ import hashlib
 import json
 import secrets
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -89,7 +90,7 @@ class Provider:
             parts = [{"alg": "none"}, claims]
             text = ".".join(base64.urlsafe_b64encode(json.dumps(p).encode()).decode().rstrip("=") for p in parts) + "."
         else:
-            key = RSAKey.generate_key(2048, {"kid": self.key.kid}) if self.forge else self.key
+            key = RSAKey.generate_key(2048, {"kid": "k1"}) if self.forge else self.key
             text = jwt.encode({"alg": self.algorithm, "kid": self.key.kid}, claims, key)
         return 200, {"access_token": "at", "token_type": "Bearer", "id_token": text}
 
@@ -103,7 +104,7 @@ class Provider:
                     "/realm/keys": lambda: {"keys": [provider.key.as_dict(private=False)]},
                     "/realm/userinfo": lambda: provider.userinfo,
                 }
-                make = known.get(self.path)
+                make: Callable[[], Any] | None = known.get(self.path)
                 self._send(404 if make is None else 200, {} if make is None else make())
 
             def do_POST(self) -> None:
