@@ -86,6 +86,7 @@ class Assembly:
     def _root_found(self, root: Any) -> None:
         self._probe.learn_identity()
         self.fp8.root_found(self._torch, root)
+        self._probe.guard(self._placement.learn_meshes)()
         device = next((parameter.device for parameter in root.parameters()), None)
         synchronous = device is None or device.type == "cpu"
         if not self._device_known and not synchronous:

@@ -5,6 +5,7 @@ Rows of `op_timings` of kind checkpoint and level op: `checkpoint_save` (blocks 
 training goes on), `checkpoint_restore`. Bytes are those of the tensors given or found, of this rank.
 """
 
+import threading
 import time
 from typing import Any, Callable, Dict, List
 
@@ -16,6 +17,8 @@ from flightwatch.core.vocabulary import OpKind, OpLevel, RunPhase
 #: A save or restore shorter than this is not a phase of the run.
 _PHASE_NS = 100_000_000
 _MOST_TENSORS = 50_000
+#: Saves of other threads are parts of a save in the background, which is told as a whole.
+_ELSEWHERE = object()
 _DISTRIBUTED = "torch.distributed.checkpoint"
 
 
@@ -25,9 +28,10 @@ class Checkpoints:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._depth = 0
+        self._thread = threading.get_ident()
 
     def install(self, torch: Any, late: LateImports) -> None:
-        """Patch; the distributed part when it is imported."""
+        """Patch; the distributed part when it is imported. Called on the thread that trains."""
         self._around(torch, "save", RunPhase.CHECKPOINT)
         self._around(torch, "load", RunPhase.RESTORE)
         late.when(_DISTRIBUTED, self._distributed)
@@ -40,6 +44,8 @@ class Checkpoints:
 
     def _around(self, owner: Any, name: str, phase: RunPhase) -> None:
         def begins(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != self._thread:
+                return _ELSEWHERE
             self._depth += 1
             if self._depth == 1:
                 self._probe.phases.begins(phase, time.perf_counter_ns())
@@ -49,6 +55,8 @@ class Checkpoints:
 
     def _ended(self, phase: RunPhase) -> Callable[[Any, int, int, Any], None]:
         def after(given: Any, started_ns: int, ended_ns: int, result: Any) -> None:
+            if given is _ELSEWHERE:
+                return
             self._depth -= 1
             if self._depth > 0:
                 return

@@ -92,20 +92,24 @@ class Communication:
                 self._pending.pop(next(iter(self._pending)))
             self._pending[identity] = (key, took_ns, note)
 
-    def waiting(self, original: Callable[..., Any], identify: Callable[[Any], int]) -> Callable[..., Any]:
+    def waiting(
+        self, original: Callable[..., Any], identify: Callable[[Any], int], again: bool = False
+    ) -> Callable[..., Any]:
         """Return a wait that is counted to the call that it waits for.
 
         Parameters
         ----------
         identify: the identity (see `issued`) of what is waited for.
+        again: one call may be waited for several times.
         """
-        probe = self._probe
+        probe, pending = self._probe, self._pending
+        find = pending.get if again else pending.pop
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             if probe.off:
                 return original(work, *args, **kwargs)
-            known = self._pending.pop(identify(work), None)
+            known = find(identify(work), None)
             self._mark(True)
             started_ns = now_ns()
             try:

@@ -46,13 +46,19 @@ class Functional:
             function = getattr(module, name, None)
             if function is not None:
                 setattr(module, name, self._function(name, function, module))
-        waited = self._communication.waiting(module.wait_tensor, id)
+        waited = self._communication.waiting(module.wait_tensor, _storage, again=True)
         original, compiling = module.wait_tensor, self._compiling
 
         @functools.wraps(original)
         def wait_tensor(tensor: Any) -> Any:
-            # Inside another function of this module it is part of that one's time.
-            return original(tensor) if compiling() or self._depth else waited(tensor)
+            # Inside another function of this module, or another wait, it is part of that one's time.
+            if compiling() or self._depth:
+                return original(tensor)
+            self._depth += 1
+            try:
+                return waited(tensor)
+            finally:
+                self._depth -= 1
 
         module.wait_tensor = wait_tensor
 
@@ -86,6 +92,15 @@ class Functional:
 
 
 def _awaited(result: Any) -> List[int]:
-    """Return identities of the tensors that `wait_tensor` will be called with."""
+    """Return identities of the tensors that `wait_tensor` will be called with, or with views of."""
     results = result if isinstance(result, (list, tuple)) else (result,)
-    return [id(one.elem) for one in results[:64] if hasattr(one, "elem")]
+    return [_storage(one) for one in results[:64]]
+
+
+def _storage(tensor: Any) -> int:
+    """Return the identity of a tensor's memory, 0 where it has none of its own."""
+    plain = getattr(tensor, "elem", tensor)
+    try:
+        return int(plain.untyped_storage()._cdata)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return 0

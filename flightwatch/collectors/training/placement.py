@@ -110,6 +110,14 @@ class Placement:
 
         return self.group_name(dist.group.WORLD)
 
+    def learn_meshes(self) -> None:
+        """Note which groups device meshes use for which axis: one over all ranks is torch's default group."""
+        for mesh in [one() for one in self._meshes]:
+            for place, name in enumerate(getattr(mesh, "mesh_dim_names", None) or ()):
+                axis = axis_of(str(name))
+                if axis is not None:
+                    self._probe.axis_of_group.setdefault(self.group_name(mesh.get_group(place)), axis)
+
     def role(self) -> Dict[str, int]:
         """Return what is known now."""
         found: Dict[str, int] = {}

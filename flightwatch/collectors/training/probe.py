@@ -280,6 +280,8 @@ class Probe:
         found: Dict[str, float] = {}
         for (_, group), blocked in step.blocked.items():
             found[group] = round(found.get(group, 0.0) + blocked.ns / 1000, 1)
+        if found.get("", 0.0) < 0.05 * sum(found.values()):
+            found.pop("", None)  # Waits for calls that were not seen: too short to matter.
         return found
 
     # Rows besides steps ---------------------------------------------------------------------------------------------
