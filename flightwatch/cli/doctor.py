@@ -10,7 +10,7 @@ import shutil
 import socket
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,30 +90,50 @@ def run(arguments: argparse.Namespace) -> int:
 def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
     settings = load_agent_settings(arguments.config)
     common = settings.section(CommonSettings)
-    folder = socket_folder(settings, common)
-    yield socket_check("agent", receiver_settings(settings, common).socket, "probes are received")
-    yield folder_check(folder)
-    yield socket_check("profiler", os.path.join(folder, SOCKET), "profiles are answered")
-    given = profiler_environment(settings, common)
+    checks = node_checks(settings, common)
+    yield from checks
+    given = profiler_environment(settings, common, checks)
     if given:
         words = " ".join(f"{name}={value}" for name, value in given.items())
         yield Check("jobs", "ok", f"can be profiled when started with {words}")
     yield torch_check(arguments.python)
-    yield py_spy_check()
-    yield clock_check(kernel_clock()())
 
 
-def profiler_environment(settings: Loaded, common: CommonSettings) -> dict[str, str]:
-    """Return what makes a job's processes ask for profiles; empty unless this node's agent is ready for them.
+def node_checks(
+    settings: Loaded, common: CommonSettings, clock: Callable[[], float | None] | None = None
+) -> list[Check]:
+    """Return the checks of the node itself: all but torch, which belongs to a job's Python.
 
-    libkineto looks for its daemon once, when torch is imported, and logs a line every few seconds without one:
-    a job gets the variables only where folder and socket passed. What the user has set stays.
+    Parameters
+    ----------
+    clock: returns the clock's error in microseconds, as `clock_check` takes it; None asks the kernel.
     """
     folder = socket_folder(settings, common)
-    ready = (folder_check(folder), socket_check("profiler", os.path.join(folder, SOCKET), ""))
-    if any(check.state != "ok" for check in ready) or any(name in os.environ for name in (DAEMON_NAME, FOLDER_NAME)):
+    return [
+        socket_check("agent", receiver_settings(settings, common).socket, "probes are received"),
+        folder_check(folder),
+        socket_check("profiler", os.path.join(folder, SOCKET), "profiles are answered"),
+        py_spy_check(),
+        clock_check((clock or kernel_clock())()),
+    ]
+
+
+def profiler_environment(
+    settings: Loaded, common: CommonSettings, checks: Sequence[Check] | None = None
+) -> dict[str, str]:
+    """Return what makes a job's processes ask for profiles; empty unless this node passes all of its checks.
+
+    libkineto looks for its daemon once, when torch is imported, and logs a line every few seconds without one:
+    a job gets the variables only where everything passed. What the user has set stays.
+
+    Parameters
+    ----------
+    checks: of this node, where they were made already.
+    """
+    made = node_checks(settings, common) if checks is None else checks
+    if any(check.state == "fail" for check in made) or any(name in os.environ for name in (DAEMON_NAME, FOLDER_NAME)):
         return {}
-    return {DAEMON_NAME: "1", FOLDER_NAME: folder}
+    return {DAEMON_NAME: "1", FOLDER_NAME: socket_folder(settings, common)}
 
 
 def socket_check(name: str, path: str, meaning: str) -> Check:

@@ -13,7 +13,14 @@ import pytest
 
 from flightwatch.cli import main
 from flightwatch.cli.common_settings import CommonSettings
-from flightwatch.cli.doctor import clock_check, folder_check, profiler_environment, socket_check, torch_check
+from flightwatch.cli.doctor import (
+    clock_check,
+    folder_check,
+    node_checks,
+    profiler_environment,
+    socket_check,
+    torch_check,
+)
 from flightwatch.cli.sections import load_agent_settings
 from flightwatch.collectors.profiler.folder import prepare
 
@@ -30,7 +37,7 @@ def test_a_node_without_agent_fails_line_by_line(short: Path, capsys: pytest.Cap
         one["name"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())
     }
     assert code == 1
-    assert list(checks) == ["agent", "socket folder", "profiler", "torch", "py-spy", "clock"]
+    assert list(checks) == ["agent", "socket folder", "profiler", "py-spy", "clock", "torch"]
     assert checks["agent"]["state"] == checks["socket folder"]["state"] == "fail"
     assert "the agent does not run" in checks["agent"]["text"]
 
@@ -65,12 +72,23 @@ def test_a_job_gets_the_variables_only_where_the_agent_is_ready(short: Path, mon
     folder = short / "profiler"
     prepare(str(folder))
     assert profiler_environment(settings, common) == {}
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound:
+    monkeypatch.delenv("FLIGHTWATCH_SOCKET", raising=False)
+
+    def given(offset_us: float = 10.0) -> dict[str, str]:
+        return profiler_environment(settings, common, node_checks(settings, common, lambda: offset_us))
+
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as bound,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probes,
+    ):
         bound.bind(str(folder / "dynolog"))
+        assert given() == {}, "nobody receives probes: the doctor would fail"
+        probes.bind(str(short / "probe.sock"))
         wanted = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(folder)}
-        assert profiler_environment(settings, common) == wanted
+        assert given() == wanted
+        assert given(9e6) == {}, "the clock is off: the doctor fails"
         monkeypatch.setenv("KINETO_USE_DAEMON", "0")
-        assert profiler_environment(settings, common) == {}
+        assert given() == {}
 
 
 def python(short: Path, answer: str, status: int = 0) -> str:
