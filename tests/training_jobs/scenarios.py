@@ -224,6 +224,72 @@ def workers() -> nn.Module:
     return model
 
 
+def nan_in_place() -> nn.Module:
+    """Block 3 changes what block 2 gave in place, so that a look at it later would blame block 2."""
+
+    class InPlace(Block):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            out = x.add_(torch.tanh(self.linear(x.clone())))
+            return out.mul_(float("nan")) if self.calls >= 6 else out
+
+    model = Model(InPlace, at=3)
+    train(model, model.parameters(), 8)
+    return model
+
+
+def nan_in_second_micro_batch() -> nn.Module:
+    model = Model(PoisonForward)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        optimizer.zero_grad()
+        for _ in range(2):
+            (model(batch()) ** 2).mean().backward()
+        optimizer.step()
+    return model
+
+
+def masked_infinity() -> nn.Module:
+    """An infinity that a mask takes out again reaches neither loss nor gradients: nothing is wrong."""
+
+    class Masked(Block):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = super().forward(x)
+            return torch.where(out > 1e9, out, torch.softmax(torch.where(out > 0, out, float("-inf")), dim=-1))
+
+    model = Model(Masked)
+    train(model, model.parameters())
+    return model
+
+
+class _Scaling:
+    """Stands for Transformer Engine's state of one direction."""
+
+    def __init__(self, amax: float, scale: float) -> None:
+        self.amax_history = torch.tensor([[amax, 1.0], [0.5, 2.0]])
+        self.scale = torch.tensor([scale, 3.0])
+
+
+def fp8() -> nn.Module:
+    """A module with Transformer Engine's state, and values that the job gives."""
+    import flightwatch
+
+    model = Model()
+    model.blocks[1].linear.fp8_meta = {"scaling_fwd": _Scaling(7.0, 100.0), "scaling_bwd": _Scaling(2.0, 8.0)}
+    flightwatch.attach(fp8=lambda: {"given": {"amax": 3.0, "overflow": 0.25}})
+    train(model, model.parameters(), 22)
+    return model
+
+
+def many_steps() -> nn.Module:
+    """Enough steps for rows of blocks."""
+    model = Model()
+    train(model, model.parameters(), 40)
+    return model
+
+
 def attached_late() -> nn.Module:
     """`flightwatch.attach` after the model was made, with role, work counters and a name."""
     import flightwatch

@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
 NAMES = (
     "plain", "nan_forward", "nan_backward", "nan_backward_first", "nan_parameters", "nan_loss", "recompute", "compiled",
     "compiled_in_place", "compiled_late", "evaluation", "optimizers", "scaled", "saving", "workers", "attached_late",
-    "failing", "broken_hooks",
+    "failing", "broken_hooks", "nan_in_place", "nan_in_second_micro_batch", "masked_infinity", "fp8", "many_steps",
 )  # fmt: skip
 #: Scenarios that use no probe in their second run; the others attach by themselves.
-COMPARED = tuple(name for name in NAMES if name not in ("attached_late", "failing"))
+COMPARED = tuple(name for name in NAMES if name not in ("attached_late", "failing", "fp8"))
 
 
 class Results:
@@ -83,6 +83,55 @@ def test_an_infinity_in_backward_is_named_with_its_block(results: Results) -> No
 
 def test_a_nan_behind_the_blocks_is_not_blamed_on_one(results: Results) -> None:
     assert results.origins("nan_loss")[0][:3] == ("2", "forward", "head or loss")
+
+
+def test_an_output_that_is_changed_in_place_is_not_blamed(results: Results) -> None:
+    assert [origin[:3] for origin in results.origins("nan_in_place")] == [("5", "forward", "blocks.3")]
+
+
+def test_the_micro_batch_that_is_bad_is_found(results: Results) -> None:
+    # The third training call is the first micro-batch of the second step.
+    assert results.origins("nan_in_second_micro_batch") == [("1", "forward", "blocks.2", "true")]
+
+
+def test_an_infinity_that_goes_nowhere_is_no_event(results: Results) -> None:
+    assert results.origins("masked_infinity") == []
+    assert len(results.steps("masked_infinity")) == 5
+
+
+def test_fp8_state_of_modules_and_as_given(results: Results) -> None:
+    told = {(row["step"], row["name"]): row["value"] for row in results.jobs.of("training_scalars", job="fp8")
+            if row["name"].startswith("fp8.")}  # fmt: skip
+    layer = "blocks.1.linear"
+    assert {name for step, name in told if step == 20} == {
+        f"fp8.{quantity}.{layer}.{direction}.{place}"
+        for quantity in ("amax", "scale", "overflow") for direction in ("forward", "backward") for place in (0, 1)
+    } | {"fp8.amax.given", "fp8.overflow.given"}  # fmt: skip
+    assert told[20, f"fp8.amax.{layer}.forward.0"] == 7.0
+    assert told[20, f"fp8.overflow.{layer}.forward.0"] == 1.0  # 7 x 100 is beyond 448
+    assert told[20, f"fp8.overflow.{layer}.backward.0"] == 0.0
+    assert told[20, f"fp8.amax.{layer}.backward.1"] == 2.0  # the largest of its history
+    assert told[20, "fp8.overflow.given"] == 0.25
+
+
+def test_blocks_are_timed_on_sampled_steps(results: Results) -> None:
+    rows = results.jobs.of("op_timings", job="many_steps", level="block")
+    assert {row["step"] for row in rows} == {16, 32}
+    names = {f"{block} {way}" for block in ("embed", "blocks.0", "blocks.1", "blocks.2", "blocks.3")
+             for way in ("forward", "backward")}  # fmt: skip
+    assert {row["op"] for row in rows if row["step"] == 16} == names
+    assert all(0 < row["dur_us"] <= row["span_us"] and row["count"] == 1 for row in rows)
+    phases = {row["step"]: row for row in results.steps("many_steps")}
+    for step in (16, 32):
+        inside = sum(row["span_us"] for row in rows if row["step"] == step and row["op"].endswith("backward"))
+        assert inside <= phases[step]["backward_us"]
+
+
+def test_compilation_is_a_phase_of_the_run(results: Results) -> None:
+    phases = [row for row in results.jobs.of("runs", job="compiled") if row["phase"] == "compile"]
+    assert phases, results.jobs.of("runs", job="compiled")
+    assert all(row["ended_at"] > row["started_at"] for row in phases)
+    assert results.jobs.of("runs", job="plain", phase="compile") == []
 
 
 def test_contaminated_parameters_are_told_apart(results: Results) -> None:

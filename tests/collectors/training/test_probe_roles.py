@@ -1,0 +1,142 @@
+"""Roles from frameworks' own state (stand-in modules), and modules that are hooked when they are imported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flightwatch.collectors.training.detail import Detail, block_every
+from flightwatch.collectors.training.identity import find_identity
+from flightwatch.collectors.training.late_imports import LateImports
+from flightwatch.collectors.training.placement import Placement
+from flightwatch.collectors.training.probe import Probe
+from flightwatch.collectors.training.step import Step
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Probe:
+    return Probe(lambda: find_identity({"RANK": "3", "WORLD_SIZE": "8"}, job="j"), str(tmp_path / "s"))
+
+
+def standin(name: str, monkeypatch: pytest.MonkeyPatch, **members: Any) -> None:
+    module = types.ModuleType(name)
+    for member, value in members.items():
+        setattr(module, member, value)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def not_ready() -> int:
+    raise AssertionError("expert model parallel group is not initialized")
+
+
+def test_megatron_tells_its_coordinates(probe: Probe, monkeypatch: pytest.MonkeyPatch) -> None:
+    standin(
+        "megatron.core.parallel_state", monkeypatch, get_tensor_model_parallel_rank=lambda: 1,
+        get_pipeline_model_parallel_rank=lambda: 2, get_data_parallel_rank=lambda: 0,
+        get_context_parallel_rank=lambda: 3, get_expert_model_parallel_rank=not_ready,
+        get_expert_tensor_parallel_rank=lambda: 4,
+    )  # fmt: skip
+    assert Placement(probe, {}).role() == {"tp": 1, "pp": 2, "dp": 0, "cp": 3, "etp": 4}
+    # What the job says itself counts more.
+    assert Placement(probe, {"dp": 7}).role()["dp"] == 7
+
+
+def test_deepspeed_tells_through_its_parallel_unit_and_never_makes_groups(
+    probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def makes_a_group() -> int:
+        raise AssertionError("this getter communicates")
+
+    unit = types.SimpleNamespace(
+        get_model_parallel_rank=lambda: 1, get_pipe_parallel_rank=lambda: 0, get_data_parallel_rank=lambda: 5
+    )
+    experts = {"ep_size_2": types.SimpleNamespace(rank=lambda: 1)}
+    standin("deepspeed.utils.groups", monkeypatch, mpu=unit, _get_data_parallel_rank=makes_a_group,
+            _EXPERT_PARALLEL_GROUP=experts)  # fmt: skip
+    assert Placement(probe, {}).role() == {"tp": 1, "pp": 0, "dp": 5, "ep": 1}
+    standin("deepspeed.utils.groups", monkeypatch, mpu=None, _EXPERT_PARALLEL_GROUP={})
+    assert Placement(probe, {}).role() == {}
+
+
+class Mesh:
+    """Stands for torch's DeviceMesh."""
+
+    mesh_dim_names = ("replicate", "fsdp", "mesh_tp", "unknown")
+
+    def get_coordinate(self) -> list[int]:
+        return [0, 2, 1, 0]
+
+
+def test_device_meshes_tell_by_the_names_of_their_dimensions(probe: Probe) -> None:
+    placement = Placement(probe, {})
+    mesh = Mesh()
+    placement._meshes.append(lambda: mesh)
+    placement.functional_seen = True
+    assert placement.role() == {"dp_replicate": 0, "dp_shard": 2, "tp": 1}
+    assert not probe.hidden_communication
+    # In a compiled graph the collectives of tensor parallelism are not seen: compute is then unknown.
+    probe.compiled = True
+    placement.role()
+    assert probe.hidden_communication
+
+
+def test_a_module_imported_later_is_hooked_behind_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fw_late_module.py").write_text("value = 1\n")
+    (tmp_path / "fw_late_broken.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    failures: list[BaseException] = []
+    late, seen = LateImports(failures.append), []
+
+    def fails(module: Any) -> None:
+        raise ValueError("ours")
+
+    late.when("fw_late_module", lambda module: seen.append(module.value))
+    late.when("fw_late_broken", fails)
+    late.when("json", lambda module: seen.append(module.__name__))
+    assert seen == ["json"]
+    assert importlib.import_module("fw_late_module").value == 1
+    assert importlib.import_module("fw_late_broken").value == 1
+    assert seen == ["json", 1]
+    assert [str(failure) for failure in failures] == ["ours"]
+    assert late not in sys.meta_path
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("fw_no_such_module")
+    for name in ("fw_late_module", "fw_late_broken"):
+        sys.modules.pop(name)
+
+
+def test_rows_of_blocks_stay_within_the_jobs_budget_and_share_steps() -> None:
+    assert block_every(2, 6, 100_000.0) == 16
+    large = block_every(10_000, 100, 5_000_000.0)
+    assert large == 256
+    assert 10_000 * 100 * 2 * 60 / (large * 5.0) <= 100_000.0
+    # A rank that is a little slower has half the interval at most: every step of the larger one is its too.
+    assert large % block_every(10_000, 100, 5_500_000.0) == 0
+
+
+def test_detail_names_are_told_once_and_again_on_request() -> None:
+    detail = Detail({"dp:1": "dp"})
+    step = Step(4, 1_000_000, 1_700_000_000_000)
+    note = step.note(detail.name("op", "comm", "allreduce", "dp:1"), 3_000_000, 250_000, 64, 9, -1)
+    assert note is not None
+    names, ops = detail.rows(step)
+    assert names[0] == "names"
+    assert names[1]["keys"] == [["op", "comm", "allreduce", "dp:1", "dp"]]
+    assert ops[1]["ops"] == [[0, 2000, 250.0, 64, 9, -1]]
+    assert [kind for kind, _ in detail.rows(step)] == ["detail"]
+    assert detail.names(5)[0][1]["first"] == 0
+    for number in range(2000):
+        detail.name("op", "comm", f"op{number}")
+    assert len({detail.name("op", "comm", f"new{number}") for number in range(50)}) == 1
+
+
+def test_a_step_notes_a_bounded_number_of_ops() -> None:
+    step = Step(0, 0, 0)
+    noted = [step.note(0, 0, 0, 0, -1, -1) for _ in range(3000)]
+    assert len(step.ops) == 2048
+    assert noted[-1] is None
