@@ -98,7 +98,7 @@ class Notifier(Protocol):
     idempotent: the service drops a repeat with the same key, so an attempt of unknown outcome is repeated silently.
     updates: a message that was sent can be changed, so small changes may be told.
     pages: it wakes people by rules of its own; such channels get P1 and P2 only unless a route says otherwise.
-    per_minute: messages that the service takes a minute.
+    per_minute: messages that the service takes a minute. takes_pictures: it shows a picture of the evidence.
     """
 
     name: str
@@ -107,6 +107,7 @@ class Notifier(Protocol):
     updates: bool
     pages: bool
     per_minute: float
+    takes_pictures: bool
 
     def send(self, alert: Alert, reference: Mapping[str, Any] | None) -> Delivery:
         """Send a message, or update the message of `reference`. Never raises for what a service can do."""

@@ -76,15 +76,14 @@ class Messages:
         if not incident.closed and (incident.silenced_by or incident.inhibited_by):
             return "silenced or inhibited before it was told"
         facts = self._facts.read(incident)
-        with_picture = (
-            self._picture is not None and channel.settings.pictures and channel.disclosure is not Disclosure.MINIMAL
-            and reason is AlertReason.OPENED
-        )  # fmt: skip
+        picture = None
+        if self._picture is not None and reason is AlertReason.OPENED and _shows_pictures(channel):
+            picture = self._picture(incident, facts, channel.disclosure)
         alert = incident_alert(
             incident, facts, reason, now_ms=self._clock.now_ms(), zone=channel.zone,
             language=channel.settings.language, disclosure=channel.disclosure,
             link=link, idempotency_key=delivery.id, may_repeat=repeat,
-            picture=self._picture(incident, facts, channel.disclosure) if with_picture and self._picture else None,
+            picture=picture,
         )  # fmt: skip
         return replace(alert, key=delivery.thread)
 
@@ -122,3 +121,8 @@ class Messages:
             language=channel.settings.language, idempotency_key=delivery.id,
             link=self._settings.console_url,
         )  # fmt: skip
+
+
+def _shows_pictures(channel: Channel) -> bool:
+    wanted = channel.settings.pictures and channel.disclosure is not Disclosure.MINIMAL
+    return wanted and channel.notifier.takes_pictures

@@ -36,6 +36,7 @@ class Inbox:
     ) -> None:
         self.name, self.idempotent, self.updates, self.pages = name, idempotent, updates, pages
         self.per_minute = per_minute
+        self.takes_pictures = False
         self.answers: list[Delivery | Exception] = []
         self.got: list[tuple[Alert, Mapping[str, Any]]] = []
 

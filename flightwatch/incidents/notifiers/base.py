@@ -40,6 +40,7 @@ class HttpNotifier(ABC):
     updates: bool = False
     pages: bool = False
     per_minute: float = 60.0
+    takes_pictures: bool = False
     default_url: ClassVar[str] = ""
 
     def __init__(self, name: str, settings: ChannelSettings, outgoing: Outgoing) -> None:

@@ -22,6 +22,7 @@ class Discord(HttpNotifier):
 
     service = "discord"
     updates = True
+    takes_pictures = True
     per_minute = 28.0
 
     def deliver(self, alert: Alert, reference: dict[str, Any]) -> Delivery:

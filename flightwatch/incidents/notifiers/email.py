@@ -35,6 +35,7 @@ class Email:
     idempotent = False
     updates = False
     pages = False
+    takes_pictures = True
     per_minute = 30.0
 
     def __init__(self, name: str, settings: ChannelSettings, outgoing: Outgoing) -> None:

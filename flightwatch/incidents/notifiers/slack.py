@@ -28,7 +28,7 @@ class Slack(HttpNotifier):
 
     def check(self) -> None:
         """A bot needs token and channel, a webhook its address."""
-        self.updates = bool(self.settings.token)
+        self.updates = self.takes_pictures = bool(self.settings.token)
         if self.settings.token:
             self.url = (self.settings.url or self.default_url).rstrip("/")
             self.need("to")

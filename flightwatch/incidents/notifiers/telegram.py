@@ -20,6 +20,7 @@ class Telegram(HttpNotifier):
     service = "telegram"
     default_url = "https://api.telegram.org"
     updates = True
+    takes_pictures = True
     per_minute = 18.0
 
     def check(self) -> None:

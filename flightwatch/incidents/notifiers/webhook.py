@@ -7,7 +7,6 @@ of HMAC-SHA256(secret, timestamp + "." + body). A receiver checks the digest and
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import json
@@ -65,25 +64,19 @@ class Webhook(HttpNotifier):
             "facts": [{"label": label, "value": value} for label, value in alert.facts],
             "link": alert.link or None,
             "incident": None,
-            "picture_png_base64": None,
         }
         if alert.incident is not None and self.settings.disclosure != Disclosure.MINIMAL.value:
-            body["incident"] = _incident(alert.incident, losses=self.settings.disclosure == Disclosure.FULL.value)
-        if alert.picture and self.settings.pictures:
-            body["picture_png_base64"] = base64.b64encode(alert.picture).decode()
+            body["incident"] = _incident(alert.incident)
         return body
 
 
-def _incident(incident: Incident, *, losses: bool) -> dict[str, Any]:
-    fields = {
+def _incident(incident: Incident) -> dict[str, Any]:
+    return {
         "id": incident.id, "revision": incident.revision, "state": incident.state.value, "kind": incident.kind,
         "class": incident.class_, "scope": incident.scope, "node": incident.node, "device": incident.device,
         "rank": incident.rank, "job": incident.job, "run": incident.run, "tenant": incident.tenant,
         "targets": list(incident.targets), "progress": incident.progress.value, "confidence": incident.confidence,
         "blames_hardware": incident.blames_hardware, "gpus_affected": incident.gpus_affected,
         "assignee": incident.assignee, "closed_at": iso_utc(incident.closed_at_ms),
+        "loss_gpu_hours_per_hour": incident.loss_gpu_hours_per_hour, "lost_gpu_hours": incident.lost_gpu_hours,
     }  # fmt: skip
-    if losses:
-        fields["loss_gpu_hours_per_hour"] = incident.loss_gpu_hours_per_hour
-        fields["lost_gpu_hours"] = incident.lost_gpu_hours
-    return fields

@@ -31,6 +31,7 @@ class WeCom(HttpNotifier):
     """A markdown message in a group. A robot cannot change its messages: each message stands alone."""
 
     service = "wecom"
+    takes_pictures = True
     per_minute = 18.0
 
     def deliver(self, alert: Alert, reference: dict[str, Any]) -> Delivery:
