@@ -11,6 +11,7 @@ from flightwatch.detectors.coverage import CoverageDetector
 from flightwatch.detectors.crash import CrashDetector
 from flightwatch.detectors.device_errors import DeviceErrorDetector
 from flightwatch.detectors.fail_slow import FailSlowDetector
+from flightwatch.detectors.hang_live import HangDetector
 from flightwatch.detectors.hosts import ClockSkewDetector, ConfigDriftDetector, DeadNodeDetector
 from flightwatch.detectors.imbalance import ImbalanceDetector
 from flightwatch.detectors.job_regression import JobRegressionDetector
@@ -37,6 +38,7 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
     ThrottleDetector,
     MemoryErrorDetector,
     DeviceErrorDetector,
+    HangDetector,
     CrashDetector,
     PortDetector,
     StorageDetector,

@@ -78,6 +78,23 @@ def crash_rows() -> Frames:
     return {"events": pd.DataFrame([lost, *ends]), "placements": pd.DataFrame(placements)}
 
 
+def _a_hung_rank() -> Frames:
+    """Rank 2 of four does not enter the all_reduce in which the others wait, in two captures."""
+    group = {"job": "j", "run": "1", "process_group": "default_pg:1"}
+    dumps, entries = [], []
+    for name, late_ms in (("h1", 0.0), ("h1.2", 5000.0)):
+        for rank in range(4):
+            base = {**group, "ts": START_MS + late_ms, "capture_id": name, "rank": float(rank), "node": f"n{rank // 2}"}
+            dumps.append({**base, "status": "ok"})
+            entries.append({**base, "seq": 6.0, "op": "unknown", "retired": 1.0, "is_p2p": 0.0, "record_id": None})
+            if rank != 2:
+                entries.append(
+                    {**base, "seq": 7.0, "op": "all_reduce", "retired": 0.0, "is_p2p": 0.0, "record_id": 0.0}
+                )
+    groups = pd.DataFrame([{**group, "ts": START_MS, "members": (0, 1, 2, 3)}])
+    return {"dumps": pd.DataFrame(dumps), "collectives": pd.DataFrame(entries), "process_groups": groups}
+
+
 def _loss_spike() -> Frames:
     steps = np.arange(200.0)
     noise = np.random.default_rng(1).normal(0, 0.02, len(steps))
@@ -138,6 +155,7 @@ SPEAKING: dict[str, Callable[[], Frames]] = {
     "throttle": lambda: telemetry("thermal_gpu"),
     "memory_errors": lambda: telemetry("ecc_ramp"),
     "device_errors": _three_xids,
+    "hang": _a_hung_rank,
     "crash": crash_rows,
     "ports": lambda: telemetry("packet_loss", None),
     "storage": lambda: telemetry("storage_latency", None),
