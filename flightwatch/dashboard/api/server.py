@@ -18,6 +18,7 @@ from flightwatch.dashboard.api import (
     incidents,
     live,
     profiles,
+    reports,
     saved,
     silences,
     sql,
@@ -33,7 +34,7 @@ from flightwatch.dashboard.services import Services
 PREFIX = "/api/v1"
 LARGEST_BODY_BYTES = 1_000_000
 _PARTS = (
-    incidents, silences, findings, actions, profiles, fleet, sql, status_routes, account, saved, live,
+    incidents, reports, silences, findings, actions, profiles, fleet, sql, status_routes, account, saved, live,
 )  # fmt: skip
 _DESCRIPTION = (
     "Incidents, findings, silences, actions, profiles, devices, nodes, jobs, SQL. Log in at /login, or send a token:"

@@ -24,12 +24,15 @@ PROFILE_STEPS = 5
 def act_bar(one: Incident, facts: Facts, actions: Sequence[Action]) -> Any:
     """Return the row; a viewer gets what changes nothing, and one sentence why there is no more."""
     path = f"/api/v1/incidents/{quote(one.id, safe='')}"
-    report = html.A(t("act.report"), href=link(f"{path}/post-mortem?format=html"), target="_blank", className="fw-button")
+    report = html.A(
+        t("act.report"), href=link(f"{path}/post-mortem?format=html"), target="_blank", className="fw-button"
+    )
     if not viewer().may(Role.OPERATOR, one.tenant):
         return html.Div([report, acts.not_allowed(t("act.viewer_only"))], className="fw-acts")
     buttons = _closed(path) if one.closed else _open(one, path, facts, actions)
-    note = acts.drop_down(t("act.note"), acts.act_form(f"{path}/notes", [acts.note_field("text", t("act.note"), rows=3)],
-                                                       t("act.add")))  # fmt: skip
+    note = acts.drop_down(
+        t("act.note"), acts.act_form(f"{path}/notes", [acts.note_field("text", t("act.note"), rows=3)], t("act.add"))
+    )
     return html.Div([*buttons, note, report], className="fw-acts", role="group", **{"aria-label": t("act.group")})
 
 
@@ -66,7 +69,9 @@ def _silence(one: Incident) -> Any:
     forms = [form(t("act.silence_this"), {"id": one.id})]
     if one.node:
         forms.append(form(t("act.silence_node", node=one.node), {"node": one.node}))
-    forms.append(form(t("act.silence_kind", kind=one.kind), {"kind": one.kind, **({"job": one.job} if one.job else {})}))
+    forms.append(
+        form(t("act.silence_kind", kind=one.kind), {"kind": one.kind, **({"job": one.job} if one.job else {})})
+    )
     parted = [part for item in forms for part in (item, html.Hr())][:-1]
     return acts.drop_down(t("act.silence"), *parted)
 
@@ -84,15 +89,16 @@ def _drain(one: Incident, facts: Facts, actions: Sequence[Action]) -> Any:
         "drain.even", hours=f"{cost.break_even_hours:.1f}")  # fmt: skip
     spares = t("drain.spares", n=amount_text(facts.spares))
     fields = [
-        html.P(f"{loss} · {restart}", **{"data-raw": "1"}), html.P(" ".join(filter(None, (even, spares))), className="fw-dim"),
+        html.P(f"{loss} · {restart}", **{"data-raw": "1"}),
+        html.P(" ".join(filter(None, (even, spares))), className="fw-dim"),
         acts.field("reason", t("act.reason"), value=one.title[:200]),
         acts.field("confirm", t("drain.type", node=one.node)),
-    ]  # fmt: skip
+    ]
     form = acts.act_form(
         "/api/v1/actions", fields, t("drain.do"), tone="danger",
         body={"kind": "drain", "node": one.node, "incident": one.id},
         data_steps="drain", data_confirm="confirm", data_expect=one.node, data_revision=str(one.revision),
-        **({"data_known": waiting.id} if waiting is not None else {}),
+        data_known=waiting.id if waiting is not None else "",
     )  # fmt: skip
     return acts.drop_down(t("drain.title"), form, tone="danger", note=t("drain.note"))
 
@@ -104,4 +110,6 @@ def _profile(one: Incident, facts: Facts) -> Any | None:
     ranks = [one.rank, *facts.peers]
     body = {"job": one.job, "ranks": ranks, "steps": PROFILE_STEPS, "reason": f"incident {one.id}"}
     words = t("act.profile", ranks=", ".join(map(str, ranks)))
-    return acts.act_form("/api/v1/profiles", [], words, body=body, data_then=f"/profiler?job={quote(one.job)}&profile={{id}}")
+    return acts.act_form(
+        "/api/v1/profiles", [], words, body=body, data_then=f"/profiler?job={quote(one.job)}&profile={{id}}"
+    )

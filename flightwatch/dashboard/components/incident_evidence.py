@@ -53,7 +53,10 @@ def evidence_figure(
     strips += telemetry
     if not strips:
         return graphs.lines({}, unit="", empty_text=t("incident.no_evidence")), {"height": "120px"}, "", None
-    span = (view.local(window.start_ms), view.local(window.end_ms))
+    # Before the first value there is nothing to see: the chart begins there.
+    first = min((at for strip in strips for times, _ in strip.series.values() for at in times[:1]), default=None)
+    begin = view.local(window.start_ms)
+    span = (begin if first is None else max(begin, first), view.local(window.end_ms))
     marks = [Mark(view.local(one.opened_at_ms), t("incident.opened"), one.severity.value)]
     if one.closed_at_ms is not None:
         marks.append(Mark(view.local(one.closed_at_ms), t("incident.closed"), "warning"))
@@ -68,19 +71,16 @@ def _tools(one: Incident, facts: Facts, window: Window) -> Any:
     span = f"ts BETWEEN fromUnixTimestamp64Milli({window.start_ms}) AND fromUnixTimestamp64Milli({window.end_ms})"
     if one.job and one.rank is not None:
         ranks = ", ".join(str(rank) for rank in (one.rank, *facts.peers))
-        sql = (
-            f"SELECT ts, rank, step, step_us, compute_us, wait_us, transfer_us, data_us FROM flightwatch.rank_steps"
-            f" WHERE job = {_text(one.job)} AND rank IN ({ranks}) AND {span} ORDER BY step, rank"
-        )
+        columns, table = "ts, rank, step, step_us, compute_us, wait_us, transfer_us, data_us", "rank_steps"
+        where, order = f"job = {_text(one.job)} AND rank IN ({ranks}) AND {span}", "step, rank"
     elif one.node:
         device = "" if one.device is None else f" AND device = {one.device}"
-        sql = (
-            "SELECT ts, node, device, temp_c, power_w, sm_clock_mhz, throttle_reasons FROM flightwatch.device_samples"
-            f" WHERE node = {_text(one.node)}{device} AND {span} ORDER BY ts, device"
-        )
+        columns, table = "ts, node, device, temp_c, power_w, sm_clock_mhz, throttle_reasons", "device_samples"
+        where, order = f"node = {_text(one.node)}{device} AND {span}", "ts, device"
     else:
         return None
-    return acts.copy_button(t("incident.copy_sql"), sql)
+    parts = ("SELECT", columns, "FROM", f"flightwatch.{table}", "WHERE", where, "ORDER BY", order)
+    return acts.copy_button(t("incident.copy_sql"), " ".join(parts))
 
 
 def _text(value: str) -> str:
@@ -160,7 +160,9 @@ def causes(store: Store, cluster: str, one: Incident, found: Sequence[IncidentFi
         name = known("kind", kind)
         if kind in open_kinds:
             items += [html.Span("✕", className="yes"), html.Span(t("cause.found", kind=name))]
-        elif kind == FindingKind.DEVICE_ERROR or seen[kind]:
+        elif kind == FindingKind.DEVICE_ERROR:
+            items += [html.Span("✓", className="no"), html.Span(t("cause.not_reported", kind=name))]
+        elif seen[kind]:
             items += [html.Span("✓", className="no"), html.Span(t("cause.ruled_out", kind=name, n=f"{seen[kind]:,}"))]
         else:
             items += [html.Span("?", className="unseen"), html.Span(t("cause.unseen", kind=name), className="fw-dim")]

@@ -15,7 +15,7 @@ from flightwatch.dashboard.components.text import amount_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import known, t
 from flightwatch.pipeline.control.action_model import Action
-from flightwatch.pipeline.control.alert_rows import StoredDelivery
+from flightwatch.pipeline.control.alert_rows import INTENT, WAITING, StoredDelivery
 from flightwatch.pipeline.control.incident_rows import HistoryEntry, IncidentFinding
 from flightwatch.pipeline.control.roles import Role
 
@@ -44,18 +44,31 @@ def _finding(one: IncidentFinding, view: View, *, root: bool) -> html.Li:
     figures = [f"score {amount_text(one.score)}"]
     if one.threshold is not None:
         figures.append(f"{t('incident.threshold')} {amount_text(one.threshold)}")
-    tail = " · ".join(part for part in (*figures, confidence, f"{one.detector} {one.detector_version}",
-                                        view.clock(one.detected_at_ms)) if part)  # fmt: skip
+    tail = " · ".join(
+        part
+        for part in (*figures, confidence, f"{one.detector} {one.detector_version}", view.clock(one.detected_at_ms))
+        if part
+    )
     return html.Li(
         [
-            severity(one.severity), html.Strong(known("kind", one.kind)), " ", target_link(row), " ",
+            severity(one.severity),
+            html.Strong(known("kind", one.kind)),
+            " ",
+            target_link(row),
+            " ",
             html.Span(role, className="fw-dim"),
             html.Div(one.summary, **{"data-raw": "1"}),
-            html.Div([html.Span(tail, **{"data-raw": "1"}), " ",
-                      *([acts.copy_button(t("incident.copy_sql"), str(sql))] if sql else [])], className="fw-dim"),
+            html.Div(
+                [
+                    html.Span(tail, **{"data-raw": "1"}),
+                    " ",
+                    *([acts.copy_button(t("incident.copy_sql"), str(sql))] if sql else []),
+                ],
+                className="fw-dim",
+            ),
         ],
         className="" if root else "fw-consequence",
-    )  # fmt: skip
+    )
 
 
 def timeline(
@@ -64,26 +77,36 @@ def timeline(
     """Return what happened to the incident, its messages and actions among it, the newest first."""
     rows: list[tuple[int, str, str]] = []
     for entry in history:
-        detail = ", ".join(f"{name}: {value}" for name, value in entry.detail.items() if not isinstance(value, (dict, list)))
+        detail = ", ".join(
+            f"{name}: {value}" for name, value in entry.detail.items() if not isinstance(value, (dict, list))
+        )
         rows.append((entry.at_ms, known("history", entry.event), f"{entry.actor}{' · ' + detail if detail else ''}"))
     for one in deliveries:
-        if one.finished_at_ms is not None:
+        if one.state not in (WAITING, INTENT):
             words = t("incident.message", channel=one.channel)
-            rows.append((one.finished_at_ms, words, known("delivery", one.state)))
+            rows.append((one.updated_at_ms, words, known("delivery", one.state)))
     for action in actions:
         words = f"{known('action', action.kind)} {action.node}"
-        rows.append((action.updated_at_ms, words, f"{known('actstate', action.state)} · {action.outcome or action.reason}"))
+        rows.append(
+            (action.updated_at_ms, words, f"{known('actstate', action.state)} · {action.outcome or action.reason}")
+        )
     if not rows:
         return empty(t("incident.no_history"))
     rows.sort(reverse=True)
     return html.Ul(
         [
-            html.Li([html.Span(view.clock(at), className="fw-dim"), " ", html.Strong(words),
-                     html.Div(detail, className="fw-dim", **{"data-raw": "1"})])
+            html.Li(
+                [
+                    html.Span(view.clock(at), className="fw-dim"),
+                    " ",
+                    html.Strong(words),
+                    html.Div(detail, className="fw-dim", **{"data-raw": "1"}),
+                ]
+            )
             for at, words, detail in rows
         ],
         className="fw-list",
-    )  # fmt: skip
+    )
 
 
 def delivery_list(deliveries: Sequence[StoredDelivery], view: View) -> Any:
@@ -92,18 +115,23 @@ def delivery_list(deliveries: Sequence[StoredDelivery], view: View) -> Any:
         return empty(t("incident.no_deliveries"), t("incident.no_deliveries_hint"))
     items = []
     for one in deliveries:
-        at = one.finished_at_ms or one.created_at_ms
+        at = one.updated_at_ms
         took = f" · {one.latency_ms:.0f} ms" if one.latency_ms is not None else ""
         items.append(
             html.Li(
                 [
-                    html.Strong(one.channel, **{"data-raw": "1"}), " ", known("reason", one.reason.value), " ",
-                    html.Span(known("delivery", one.state), className=f"fw-state {'done' if one.state == 'sent' else ''}"),
+                    html.Strong(one.channel, **{"data-raw": "1"}),
+                    " ",
+                    known("reason", one.reason.value),
+                    " ",
+                    html.Span(
+                        known("delivery", one.state), className=f"fw-state {'done' if one.state == 'sent' else ''}"
+                    ),
                     html.Div(view.clock(at) + took, className="fw-dim"),
                     *([html.Div(one.error, className="fw-warn", **{"data-raw": "1"})] if one.error else []),
                 ]
             )
-        )  # fmt: skip
+        )
     return html.Ul(items, className="fw-list")
 
 
@@ -115,21 +143,41 @@ def action_list(actions: Sequence[Action], view: View) -> Any:
     for one in actions:
         loss, restart = one.cost.get("loss_gpu_hours"), one.cost.get("restart_gpu_hours")
         figures = t("action.figures", loss=amount_text(loss), restart=amount_text(restart)) if loss is not None else ""
-        waits = [html.Div(t("action.waits", what=known("waits", one.waits_for)), className="fw-warn")] if one.waits_for else []
+        waits = (
+            [html.Div(t("action.waits", what=known("waits", one.waits_for)), className="fw-warn")]
+            if one.waits_for
+            else []
+        )
         refuse = one.state in ("proposed", "approved") and viewer().may(Role.OPERATOR, one.tenant)
         items.append(
             html.Li(
                 [
-                    html.Strong(f"{known('action', one.kind)} {one.node}", **{"data-raw": "1"}), " ",
-                    html.Span(known("actstate", one.state), className=f"fw-state {'done' if one.state == 'done' else ''}"),
+                    html.Strong(f"{known('action', one.kind)} {one.node}", **{"data-raw": "1"}),
+                    " ",
+                    html.Span(
+                        known("actstate", one.state), className=f"fw-state {'done' if one.state == 'done' else ''}"
+                    ),
                     html.Span(f" {known('actmode', one.mode)}", className="fw-dim"),
-                    html.Div(one.reason, **{"data-raw": "1"}), html.Div(figures, className="fw-dim"), *waits,
+                    html.Div(one.reason, **{"data-raw": "1"}),
+                    html.Div(figures, className="fw-dim"),
+                    *waits,
                     html.Div(one.outcome or "", className="fw-dim", **{"data-raw": "1"}),
                     html.Div(f"{one.actor} · {view.clock(one.updated_at_ms)}", className="fw-dim", **{"data-raw": "1"}),
-                    *([acts.drop_down(t("act.reject"), acts.act_form(
-                        f"/api/v1/actions/{one.id}/reject", [acts.field("reason", t("act.reason"))], t("act.reject")))]
-                      if refuse else []),
+                    *(
+                        [
+                            acts.drop_down(
+                                t("act.reject"),
+                                acts.act_form(
+                                    f"/api/v1/actions/{one.id}/reject",
+                                    [acts.field("reason", t("act.reason"))],
+                                    t("act.reject"),
+                                ),
+                            )
+                        ]
+                        if refuse
+                        else []
+                    ),
                 ]
             )
-        )  # fmt: skip
+        )
     return html.Ul(items, className="fw-list")

@@ -29,7 +29,6 @@ from flightwatch.incidents.contract import Disclosure
 from flightwatch.incidents.facts import Facts
 from flightwatch.incidents.text import incident_alert
 from flightwatch.pipeline.control.incident_rows import IncidentFilter, IncidentNote
-from flightwatch.pipeline.control.roles import Role
 
 PATH = "/incidents/<id>"
 NAME = "page.incident"
@@ -50,16 +49,22 @@ def layout(view: View, services: Services) -> Any:
                     html.Div(
                         [
                             panel(t("incident.summary"), waiting("incident-summary", 110)),
-                            panel(t("incident.evidence"), graphs.graph("incident-evidence", height_px=420),
-                                  note="incident-evidence-note", tools=html.Span(id="incident-evidence-tools")),
-                            panel(t("incident.findings"), html.Div(id="incident-findings"),
-                                  tools=html.Span(id="incident-findings-tools")),
+                            panel(
+                                t("incident.evidence"),
+                                graphs.graph("incident-evidence", height_px=420),
+                                note="incident-evidence-note",
+                                tools=html.Span(id="incident-evidence-tools"),
+                            ),
+                            panel(
+                                t("incident.findings"),
+                                html.Div(id="incident-findings"),
+                                tools=html.Span(id="incident-findings-tools"),
+                            ),
                             panel(t("incident.causes"), html.Div(id="incident-causes")),
                         ]
                     ),
                     html.Div(
                         [
-                            panel(t("incident.facts"), html.Div(id="incident-facts")),
                             panel(t("incident.actions"), html.Div(id="incident-actions")),
                             panel(t("incident.notes"), html.Div(id="incident-notes")),
                             panel(t("incident.timeline"), html.Div(id="incident-timeline", className="fw-scroll")),
@@ -71,7 +76,7 @@ def layout(view: View, services: Services) -> Any:
                 className="fw-side",
             ),
         ]
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, services: Services) -> None:
@@ -82,27 +87,32 @@ def register(app: Dash, services: Services) -> None:
     def facts_of(one: Incident) -> Facts:
         return remembered.get((one.id, one.revision), lambda: reads.facts.read(one), 15.0)
 
+    @app.callback(Output("incident-head", "children"), Input("view", "data"), Input("beat", "data"))
+    @safely(1, 0)
+    def head(data: Any, _: Any) -> Any:
+        return _head(reads.get(View.of(data).captured.get("id", "")), SystemClock().now_ms())
+
     @app.callback(
-        Output("incident-head", "children"), Output("incident-summary", "children"), Output("incident-facts", "children"),
-        Input("view", "data"), Input("beat", "data"),
+        Output("incident-summary", "children"), Input("view", "data"), Input("beat", "data"),
     )  # fmt: skip
-    @safely(3, 1)
-    def head(data: Any, _: Any) -> tuple[Any, Any, Any]:
+    @safely(1, 0)
+    def summary(data: Any, _: Any) -> Any:
         view = View.of(data)
         one, now_ms = reads.get(view.captured.get("id", "")), SystemClock().now_ms()
-        reason = AlertReason.RESOLVED if one.closed else AlertReason.CHANGED
-        zone = ZoneInfo(view.zone_name)
-        text = incident_alert(one, facts_of(one), reason, now_ms=now_ms, zone=zone, language=language(),
-                              disclosure=Disclosure.FULL)  # fmt: skip
+        reason = AlertReason.RESOLVED if one.closed else AlertReason.OPENED
+        text = incident_alert(
+            one, facts_of(one), reason, now_ms=now_ms, zone=ZoneInfo(view.zone_name), language=language(),
+            disclosure=Disclosure.FULL,
+        )  # fmt: skip
         pairs = [part for name, value in text.facts for part in (html.Dt(name), html.Dd(value, **{"data-raw": "1"}))]
-        return _head(one, now_ms), html.P(text.lead, className="fw-lead", **{"data-raw": "1"}), html.Dl(
-            pairs, className="fw-pairs"
-        )
+        return [html.P(text.lead, className="fw-lead", **{"data-raw": "1"}), html.Dl(pairs, className="fw-pairs")]
 
     # The forms change only with the incident: a refresh must not take away what somebody is typing.
     @app.callback(
-        Output("incident-acts", "children"), Input("view", "data"), Input("incident-head", "children"),
-    )  # fmt: skip
+        Output("incident-acts", "children"),
+        Input("view", "data"),
+        Input("incident-head", "children"),
+    )
     @safely(1, 0)
     def forms(data: Any, _: Any) -> Any:
         one = reads.get(View.of(data).captured.get("id", ""))
@@ -110,10 +120,13 @@ def register(app: Dash, services: Services) -> None:
         return act_bar(one, facts_of(one), known_actions)
 
     @app.callback(
-        Output("incident-evidence", "figure"), Output("incident-evidence", "style"),
-        Output("incident-evidence-note", "children"), Output("incident-evidence-tools", "children"),
-        Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("incident-evidence", "figure"),
+        Output("incident-evidence", "style"),
+        Output("incident-evidence-note", "children"),
+        Output("incident-evidence-tools", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(4, 2)
     def evidence(data: Any, _: Any) -> tuple[Any, Any, Any, Any]:
         view = View.of(data)
@@ -121,24 +134,31 @@ def register(app: Dash, services: Services) -> None:
         return evidence_figure(store, reads, one, facts_of(one), view, SystemClock().now_ms())
 
     @app.callback(
-        Output("incident-findings", "children"), Output("incident-findings-tools", "children"),
-        Output("incident-causes", "children"), Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("incident-findings", "children"),
+        Output("incident-findings-tools", "children"),
+        Output("incident-causes", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(3, 0)
     def findings(data: Any, _: Any) -> tuple[Any, Any, Any]:
         view = View.of(data)
         one = reads.get(view.captured.get("id", ""))
         found = reads.records.findings(one.id)
         ids = ", ".join(f"'{item.finding}'" for item in found)
-        sql = f"SELECT * FROM flightwatch.findings WHERE id IN ({ids}) ORDER BY ts"
+        sql = " ".join(("SELECT * FROM flightwatch.findings WHERE id IN", f"({ids})", "ORDER BY ts"))
         looked = shown_form.get(("causes", one.id, one.revision), lambda: causes(store, reads.cluster, one, found))
         return finding_tree(found, view), acts.copy_button(t("incident.copy_sql"), sql), looked
 
     @app.callback(
-        Output("incident-actions", "children"), Output("incident-notes", "children"),
-        Output("incident-timeline", "children"), Output("incident-deliveries", "children"),
-        Output("incident-related", "children"), Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("incident-actions", "children"),
+        Output("incident-notes", "children"),
+        Output("incident-timeline", "children"),
+        Output("incident-deliveries", "children"),
+        Output("incident-related", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(5, 0)
     def beside(data: Any, _: Any) -> tuple[Any, ...]:
         view = View.of(data)
@@ -147,10 +167,12 @@ def register(app: Dash, services: Services) -> None:
         deliveries = reads.alerts.deliveries(incident=one.id, limit=100)
         actions = reads.actions.page(incident=one.id, limit=50)
         return (
-            action_list(actions, view), _notes(one, notes, view),
-            timeline(reads.records.history(one.id), deliveries, actions, view), delivery_list(deliveries, view),
+            action_list(actions, view),
+            _notes(one, notes, view),
+            timeline(reads.records.history(one.id), deliveries, actions, view),
+            delivery_list(deliveries, view),
             _related(reads, one, view),
-        )  # fmt: skip
+        )
 
 
 def _head(one: Incident, now_ms: int) -> Any:
@@ -161,7 +183,9 @@ def _head(one: Incident, now_ms: int) -> Any:
         html.H1([severity(one.severity.value), html.Span(one.title, **{"data-raw": "1"})]),
         html.Div(
             [
-                state, progress, html.Span(t("incident.for", age=age_text((until - one.opened_at_ms) / 1000))),
+                state,
+                progress,
+                html.Span(t("incident.for", age=age_text((until - one.opened_at_ms) / 1000))),
                 html.Span([t("col.lost"), " ", html.B(amount_text(one.lost_gpu_hours))]),
                 html.Span(known("kind", one.kind), className="fw-dim"),
                 *([html.Span(t("incident.assigned", who=one.assignee))] if one.assignee else []),
@@ -170,18 +194,21 @@ def _head(one: Incident, now_ms: int) -> Any:
             ],
             className="fw-facts",
         ),
-    ]  # fmt: skip
+    ]
     return html.Div(parts)
 
 
 def _notes(one: Incident, notes: Sequence[IncidentNote], view: View) -> Any:
     items = [
-        html.Li([html.Div(f"{note.author} · {view.clock(note.at_ms)}", className="fw-dim", **{"data-raw": "1"}),
-                 html.Div(note.text, **{"data-raw": "1"})])
+        html.Li(
+            [
+                html.Div(f"{note.author} · {view.clock(note.at_ms)}", className="fw-dim", **{"data-raw": "1"}),
+                html.Div(note.text, **{"data-raw": "1"}),
+            ]
+        )
         for note in reversed(notes)
-    ]  # fmt: skip
-    listed = html.Ul(items, className="fw-list") if items else empty(t("incident.no_notes"))
-    return listed
+    ]
+    return html.Ul(items, className="fw-list") if items else empty(t("incident.no_notes"))
 
 
 def _related(reads: IncidentReads, one: Incident, view: View) -> Any:
@@ -204,17 +231,18 @@ def _related(reads: IncidentReads, one: Incident, view: View) -> Any:
         return empty(t("incident.no_related"))
     newest = sorted(found.values(), key=lambda item: item.opened_at_ms, reverse=True)[:MOST_RELATED]
     items = [
-        html.Li([severity(item.severity.value),
-                 html.A(item.title, href=link(f"/incidents/{quote(item.id, safe='')}"), **{"data-raw": "1"}),
-                 html.Div([t(f"incidents.{item.state.value}"), " · ", view.clock(item.opened_at_ms)], className="fw-dim")])
+        html.Li(
+            [
+                severity(item.severity.value),
+                html.A(item.title, href=link(f"/incidents/{quote(item.id, safe='')}"), **{"data-raw": "1"}),
+                html.Div(
+                    [t(f"incidents.{item.state.value}"), " · ", view.clock(item.opened_at_ms)], className="fw-dim"
+                ),
+            ]
+        )
         for item in newest
-    ]  # fmt: skip
+    ]
     if one.node:
         query = urlencode({"state": "all", "node": one.node})
         items.append(html.Li(html.A(t("incident.all_of_node"), href=link(f"/incidents?{query}"))))
     return html.Ul(items, className="fw-list")
-
-
-def may_act(one: Incident) -> bool:
-    """Say whether whoever asks may change an incident."""
-    return viewer().may(Role.OPERATOR, one.tenant)

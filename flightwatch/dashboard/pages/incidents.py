@@ -40,12 +40,16 @@ def layout(view: View, services: Services) -> Any:
     quiet = [("", t("incidents.quiet_all")), ("no", t("incidents.quiet_no")), ("yes", t("incidents.quiet_yes"))]
     filters = [
         controls.segments(view, "state", [(state, t(f"incidents.{state}")) for state in STATES], t("col.state")),
-        controls.select(view, "severity", [("", t("incidents.any_severity")), *((one, one) for one in SEVERITIES)],
-                        t("col.severity")),
+        controls.select(
+            view,
+            "severity",
+            [("", t("incidents.any_severity")), *((one, one) for one in SEVERITIES)],
+            t("col.severity"),
+        ),
         controls.select(view, "kind", kinds, t("col.kind")),
         controls.select(view, "quiet", quiet, t("incidents.quiet")),
         controls.search(view, label=t("incidents.search")),
-    ]  # fmt: skip
+    ]
     return html.Div(
         [
             html.Div([html.H1(t(NAME)), html.Div(filters, className="fw-tools")], className="fw-title"),
@@ -54,22 +58,28 @@ def layout(view: View, services: Services) -> Any:
             panel(
                 t("incidents.list"),
                 html.Div(id="incidents-problem"),
-                html.Div(grids.grid("incidents-grid", _columns(), height_px=560, row_id="params.data.id",
-                                    options={"rowSelection": {"mode": "multiRow"}}),
-                         className="fw-only-wide"),
+                html.Div(
+                    grids.grid(
+                        "incidents-grid",
+                        _columns(),
+                        height_px=560,
+                        row_id="params.data.id",
+                        options={"rowSelection": {"mode": "multiRow"}},
+                    ),
+                    className="fw-only-wide",
+                ),
                 html.Div(id="incidents-cards", className="fw-cards"),
                 html.Div(id="incidents-more"),
                 note="incidents-note",
             ),
             panel(t("silences.title"), html.Div(id="incidents-silences")),
         ]
-    )  # fmt: skip
+    )
 
 
 def _columns() -> list[dict[str, Any]]:
     return [
-        {"field": "severity", "headerName": t("col.severity"), "width": 92, "pinned": "left",
-         "cellClass": "fw-mono"},
+        {"field": "severity", "headerName": t("col.severity"), "width": 92, "pinned": "left", "cellClass": "fw-mono"},
         grids.link_column("title", t("col.incident"), flex=1, minWidth=320),
         {"field": "state", "headerName": t("col.state"), "width": 130},
         {"field": "kind", "headerName": t("col.kind"), "width": 150},
@@ -79,33 +89,53 @@ def _columns() -> list[dict[str, Any]]:
         {"field": "lost", "headerName": t("col.lost"), "width": 120, "type": "rightAligned"},
         {"field": "age", "headerName": t("col.opened"), "width": 105, "type": "rightAligned"},
         {"field": "assignee", "headerName": t("col.assignee"), "width": 120},
-    ]  # fmt: skip
+    ]
 
 
 def _bulk() -> list[Any]:
-    each = {"data_each": "incidents-grid"}
+    each: dict[str, Any] = {"data_each": "incidents-grid"}
     one = "/api/v1/incidents/{each}"
     return [
         html.Div(
             [
                 html.Span(id="incidents-selected", className="fw-dim", role="status"),
                 acts.act_form(f"{one}/acknowledge", [], t("act.acknowledge"), shortcut="a", **each),
-                acts.drop_down(t("act.assign"), acts.act_form(
-                    f"{one}/assign", [acts.field("assignee", t("col.assignee"))], t("act.assign"), **each)),
-                acts.drop_down(t("act.note"), acts.act_form(
-                    f"{one}/notes", [acts.note_field("text", t("act.note"))], t("act.note"), **each)),
-                acts.drop_down(t("act.silence"), acts.act_form(
-                    "/api/v1/silences", [_matchers(), acts.field("reason", t("act.reason")), acts.hours_field()],
-                    t("act.silence")), note=t("silences.how")),
-                acts.drop_down(t("act.resolve"), acts.act_form(
-                    f"{one}/resolve", [acts.note_field("note", t("act.note"))], t("act.resolve"), **each)),
-                acts.drop_down(t("act.save_view"), acts.act_form(
-                    "/api/v1/saved", [acts.field("name", t("act.name")), html.Span(id="incidents-view-body")],
-                    t("act.save_view"), body={"kind": "view", "shared": False})),
+                acts.drop_down(
+                    t("act.assign"),
+                    acts.act_form(
+                        f"{one}/assign", [acts.field("assignee", t("col.assignee"))], t("act.assign"), **each
+                    ),
+                ),
+                acts.drop_down(
+                    t("act.note"),
+                    acts.act_form(f"{one}/notes", [acts.note_field("text", t("act.note"))], t("act.note"), **each),
+                ),
+                acts.drop_down(
+                    t("act.silence"),
+                    acts.act_form(
+                        "/api/v1/silences",
+                        [_matchers(), acts.field("reason", t("act.reason")), acts.hours_field()],
+                        t("act.silence"),
+                    ),
+                    note=t("silences.how"),
+                ),
+                acts.drop_down(
+                    t("act.resolve"),
+                    acts.act_form(f"{one}/resolve", [acts.note_field("note", t("act.note"))], t("act.resolve"), **each),
+                ),
+                acts.drop_down(
+                    t("act.save_view"),
+                    acts.act_form(
+                        "/api/v1/saved",
+                        [acts.field("name", t("act.name")), html.Span(id="incidents-view-body")],
+                        t("act.save_view"),
+                        body={"kind": "view", "shared": False},
+                    ),
+                ),
             ],
             className="fw-acts",
         )
-    ]  # fmt: skip
+    ]
 
 
 def _matchers() -> Any:
@@ -117,15 +147,21 @@ def register(app: Dash, services: Services) -> None:
     """Add the page's callbacks."""
     reads = IncidentReads(services)
     app.clientside_callback(
-        ClientsideFunction("flightwatch_writes", "select"), Output("incidents-selected", "children"),
-        Input("incidents-grid", "selectedRows"), State("incidents-grid", "id"),
-    )  # fmt: skip
+        ClientsideFunction("flightwatch_writes", "select"),
+        Output("incidents-selected", "children"),
+        Input("incidents-grid", "selectedRows"),
+        State("incidents-grid", "id"),
+    )
 
     @app.callback(
-        Output("incidents-grid", "rowData"), Output("incidents-cards", "children"), Output("incidents-note", "children"),
-        Output("incidents-more", "children"), Output("incidents-problem", "children"), Input("view", "data"),
+        Output("incidents-grid", "rowData"),
+        Output("incidents-cards", "children"),
+        Output("incidents-note", "children"),
+        Output("incidents-more", "children"),
+        Output("incidents-problem", "children"),
+        Input("view", "data"),
         Input("beat", "data"),
-    )  # fmt: skip
+    )
     @safely(5, 4)
     def rows(data: Any, _: Any) -> tuple[Any, ...]:
         view, now_ms = View.of(data), SystemClock().now_ms()
@@ -140,9 +176,11 @@ def register(app: Dash, services: Services) -> None:
         return [_row(one, now_ms) for one in found], _cards(found, now_ms), note, more, nothing
 
     @app.callback(
-        Output("incidents-silences", "children"), Output("incidents-views", "children"), Input("view", "data"),
+        Output("incidents-silences", "children"),
+        Output("incidents-views", "children"),
+        Input("view", "data"),
         Input("beat", "data"),
-    )  # fmt: skip
+    )
     @safely(2, 0)
     def beside(data: Any, _: Any) -> tuple[Any, Any]:
         return _silences(reads, View.of(data)), _views(services)
@@ -150,7 +188,9 @@ def register(app: Dash, services: Services) -> None:
     @app.callback(Output("incidents-view-body", "children"), Input("view", "data"))
     def body(data: Any) -> Any:
         kept = {name: value for name, value in View.of(data).params.items() if name in KEPT}
-        return html.Span(dcc.Input(name="body", type="hidden", value=json.dumps({"params": kept})), **{"data-as": "json"})
+        return html.Span(
+            dcc.Input(name="body", type="hidden", value=json.dumps({"params": kept})), **{"data-as": "json"}
+        )
 
 
 #: Parts of the address that a saved view keeps.
@@ -176,11 +216,18 @@ def _row(one: Incident, now_ms: int) -> dict[str, Any]:
     if one.silenced_by or one.inhibited_by:
         state += f" · {t('incidents.quiet_short')}"
     return {
-        "id": one.id, "severity": one.severity.value, "title": grids.link(one.title, address), "state": state,
-        "kind": known("kind", one.kind), "node": one.node or "", "job": one.job or "",
-        "gpus": amount_text(one.gpus_affected), "lost": amount_text(one.lost_gpu_hours),
-        "age": age_text((now_ms - one.opened_at_ms) / 1000), "assignee": one.assignee or "",
-    }  # fmt: skip
+        "id": one.id,
+        "severity": one.severity.value,
+        "title": grids.link(one.title, address),
+        "state": state,
+        "kind": known("kind", one.kind),
+        "node": one.node or "",
+        "job": one.job or "",
+        "gpus": amount_text(one.gpus_affected),
+        "lost": amount_text(one.lost_gpu_hours),
+        "age": age_text((now_ms - one.opened_at_ms) / 1000),
+        "assignee": one.assignee or "",
+    }
 
 
 def _cards(found: Sequence[Incident], now_ms: int) -> Any:
@@ -191,16 +238,22 @@ def _cards(found: Sequence[Incident], now_ms: int) -> Any:
                     severity(one.severity.value),
                     html.A(one.title, href=link(f"{PATH}/{quote(one.id, safe='')}"), **{"data-raw": "1"}),
                     html.Div(
-                        [t(f"incidents.{one.state.value}"), " · ", age_text((now_ms - one.opened_at_ms) / 1000),
-                         *([" · ", one.job] if one.job else []), *([" · ", one.assignee] if one.assignee else [])],
-                        className="fw-dim", **{"data-raw": "1"},
+                        [
+                            t(f"incidents.{one.state.value}"),
+                            " · ",
+                            age_text((now_ms - one.opened_at_ms) / 1000),
+                            *([" · ", one.job] if one.job else []),
+                            *([" · ", one.assignee] if one.assignee else []),
+                        ],
+                        className="fw-dim",
+                        **{"data-raw": "1"},
                     ),
                 ]
             )
             for one in found
         ],
         className="fw-list",
-    )  # fmt: skip
+    )
 
 
 def _silences(reads: IncidentReads, view: View) -> Any:
@@ -212,8 +265,11 @@ def _silences(reads: IncidentReads, view: View) -> Any:
         what = ", ".join(f"{name} = {value}" for name, value in one.matchers.items())
         kind = t(f"silences.{one.kind}")
         head = [html.Strong(kind), " ", html.Span(what, **{"data-raw": "1"})]
-        tail = html.Div(f"{one.author}: {one.reason} · {t('silences.until', at=view.clock(one.expires_at_ms))}",
-                        className="fw-dim", **{"data-raw": "1"})  # fmt: skip
+        tail = html.Div(
+            f"{one.author}: {one.reason} · {t('silences.until', at=view.clock(one.expires_at_ms))}",
+            className="fw-dim",
+            **{"data-raw": "1"},
+        )
         end = acts.act_form(f"/api/v1/silences/{one.id}", [], t("act.end"), data_method="DELETE")
         items.append(html.Li([*head, tail, *([end] if viewer().may_somewhere(Role.OPERATOR) else [])]))
     return html.Ul(items, className="fw-list")

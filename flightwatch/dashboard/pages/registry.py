@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from flightwatch.dashboard.pages import fleet, job, jobs, node, profiler, ranks, sql
+from flightwatch.dashboard.pages import fleet, incident, incidents, job, jobs, node, profiler, ranks, setup, sql
 from flightwatch.dashboard.pages.contract import Page
 
 #: Paths are tried in this order.
@@ -12,11 +12,14 @@ PAGES = cast(
     "tuple[Page, ...]",
     (
         fleet,
+        incidents,
+        incident,
         node,
         jobs,
         job,
         ranks,
         profiler,
         sql,
+        setup,
     ),
 )
