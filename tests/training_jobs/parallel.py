@@ -130,6 +130,21 @@ def checkpoints(rank: int) -> Iterable[torch.Tensor]:
     return [parameter.detach() for parameter in model.parameters()]
 
 
+def released(rank: int) -> Iterable[torch.Tensor]:
+    """A data-parallel model that the job gives up is freed, with its reducer's threads, before the job ends."""
+    import gc
+    import weakref
+
+    model = Block()
+    ddp = nn.parallel.DistributedDataParallel(model)
+    train(ddp, rank, same_data=False)
+    gone = weakref.ref(ddp)
+    del ddp
+    gc.collect()
+    assert gone() is None, "somebody still holds the model"
+    return [parameter.detach() for parameter in model.parameters()]
+
+
 def one(name: str, rank: int, port: str, watched: bool) -> None:
     """Run one rank of a scenario in this (forked) process."""
     os.environ.update(

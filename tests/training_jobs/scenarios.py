@@ -322,8 +322,14 @@ def broken_hooks() -> nn.Module:
 
 
 def one(name: str, watched: bool) -> None:
-    """Run a scenario in this (forked) process; `watched`: with the probe, loaded as torch loads it."""
+    """Run a scenario in this (forked) process; `watched`: with the probe, loaded as torch loads it.
+
+    `name` may end in ":" and another socket.
+    """
+    name, _, given_socket = name.partition(":")
     os.environ.update(FLIGHTWATCH="1" if watched else "0", FLIGHTWATCH_JOB=name)
+    if given_socket:
+        os.environ["FLIGHTWATCH_SOCKET"] = given_socket
     autoload()
     warnings.simplefilter("error", UserWarning)
     torch.manual_seed(0)
@@ -335,7 +341,17 @@ def one(name: str, watched: bool) -> None:
 
         probe = attached()
         errors = f"{probe.errors} {probe.last_error}" if probe else "no probe"
-    print("|".join((name, str(int(watched)), hashlib.sha256(content).hexdigest(), errors)), flush=True)
+    print(
+        "|".join(
+            (
+                name + (":" + given_socket if given_socket else ""),
+                str(int(watched)),
+                hashlib.sha256(content).hexdigest(),
+                errors,
+            )
+        ),
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,34 @@ def test_a_full_disk_costs_the_newest_detail_and_is_counted(tmp_path: Path, monk
     ring.put(detail(4))
     # Half a line is never left behind; the oldest gave its space to what comes.
     assert [one.step for one in ring.read(NOW_MS, NOW_MS)] == [4]
+
+
+def _mounted(folder: Path) -> bool:
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+def test_a_disk_that_is_really_full_keeps_the_newest_whole_lines(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    if not _mounted(folder):
+        pytest.skip("no file system can be mounted here")
+    try:
+        ring = OpRing(str(folder / "ring"), 1_000_000, 1800.0)
+        line = len(detail(1).line())
+        for step in range(600_000 // line):
+            ring.put(detail(step))
+            if step % 50 == 0:
+                ring.flush()
+        ring.flush()
+        found = [one.step for one in ring.read(NOW_MS, NOW_MS)]
+        assert ring.dropped > 0
+        assert found == sorted(found)
+        assert found
+        written = sum(path.stat().st_size for path in (folder / "ring").iterdir())
+        assert written == sum(len(detail(step).line()) for step in found)
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_an_agent_sends_the_asked_ranks_and_window_once(ring: OpRing) -> None:

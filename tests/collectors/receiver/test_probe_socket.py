@@ -136,3 +136,30 @@ def test_two_users_are_told_apart_whatever_they_say(folder: Path) -> None:
     assert [row.values["step"] for row in rows if row.table == "rank_steps"] == [65534]
     (event,) = [row for row in rows if row.table == "events"]
     assert "uid 65533 sends for job contested" in str(event.values["message"])
+
+
+@pytest.mark.skipif(
+    subprocess.run(["unshare", "-pf", "true"], capture_output=True, check=False).returncode != 0,
+    reason="pid namespaces cannot be made here",
+)
+def test_a_sender_in_another_pid_namespace_is_known_by_our_pid(folder: Path) -> None:
+    receiver = ReceiverSocket(str(folder / "s"))
+    script = (
+        "import os, socket, sys, time\n"
+        "with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:\n"
+        "    one.sendto(str(os.getpid()).encode(), sys.argv[1])\n"
+        "sys.stdin.read()\n"
+    )
+    process = subprocess.Popen(
+        ["unshare", "-pf", sys.executable, "-I", "-c", script, str(folder / "s")], stdin=subprocess.PIPE
+    )
+    try:
+        datagram = next(found for found in (receiver.receive() for _ in range(40)) if found is not None)
+        assert datagram.data == b"1"  # what it is in its own namespace
+        assert datagram.pid is not None
+        words = Path(f"/proc/{datagram.pid}/cmdline").read_bytes().split(b"\0")
+        assert str(folder / "s").encode() in words
+        assert datagram.uid == os.getuid()
+    finally:
+        process.communicate(timeout=20)
+        receiver.close()

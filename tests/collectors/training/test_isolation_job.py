@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,30 @@ def test_without_an_agent_the_job_is_the_same(jobs: Any, digests: Callable[[str]
     jobs.run("ddp.py", "--steps", "6", ranks=2, FLIGHTWATCH="0")
     assert digests(jobs.output) == absent
     assert jobs.of("rank_steps") == []
+
+
+def test_wrong_full_and_linked_sockets_change_nothing(jobs: Any) -> None:
+    folder = Path(jobs.socket).parent
+    (folder / "linked").symlink_to(folder)
+    (folder / "file").write_text("no socket")
+    deaf = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    deaf.bind(str(folder / "deaf"))  # An agent that never reads.
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.bind(str(folder / "stream"))
+    places = ("linked/probe.sock", "file", "deaf", "stream", "", "none/probe.sock", "x" * 200)
+    names = [f"plain:{folder}/{place}" for place in places]
+    jobs.run("scenarios.py", *names, FLIGHTWATCH="0")
+    deaf.close()
+    stream.close()
+    lines = [line.split("|") for line in jobs.output.splitlines() if line.startswith("plain:")]
+    assert len(lines) == 2 * len(places), jobs.output
+    assert len({line[2] for line in lines}) == 1
+    assert {line[3] for line in lines if line[1] == "1"} == {"0 "}
+    assert {line.rsplit("|", 1)[1] for line in jobs.output.splitlines() if line.startswith("exit|")} == {"0"}
+    # Through a link the agent is reached; the others lose their rows and nothing else.
+    assert [row["step"] for row in jobs.steps(0)] == [0, 1, 2, 3, 4]
+    assert (folder / "file").read_text() == "no socket"
 
 
 def test_fsdp2_is_timed_and_unchanged(jobs: Any, digests: Callable[[str], list[str]]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
-NAMES = ("tensor_parallel", "fsdp1", "pipeline", "functional", "checkpoints")
+NAMES = ("tensor_parallel", "fsdp1", "pipeline", "functional", "checkpoints", "released")
 
 
 @pytest.fixture(scope="module")

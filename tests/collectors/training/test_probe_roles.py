@@ -6,16 +6,20 @@ import importlib
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from flightwatch.collectors.training import hooks
+from flightwatch.collectors.training.assembly import Assembly
+from flightwatch.collectors.training.communication import Communication
 from flightwatch.collectors.training.detail import Detail, block_every
 from flightwatch.collectors.training.identity import find_identity
 from flightwatch.collectors.training.late_imports import LateImports
 from flightwatch.collectors.training.placement import Placement
 from flightwatch.collectors.training.probe import Probe
 from flightwatch.collectors.training.step import Step
+from flightwatch.collectors.training.summary import Summary
 
 
 @pytest.fixture
@@ -140,3 +144,100 @@ def test_a_step_notes_a_bounded_number_of_ops() -> None:
     noted = [step.note(0, 0, 0, 0, -1, -1) for _ in range(3000)]
     assert len(step.ops) == 2048
     assert noted[-1] is None
+
+
+class Event:
+    """Stands for `torch.Event`: recorded now, passed later; nothing may wait for it."""
+
+    made: ClassVar[list[Event]] = []
+    now_ms = 0.0
+    passed_ms = -1.0
+
+    def __init__(self, device: str, enable_timing: bool) -> None:
+        assert (device, enable_timing) == ("fake", True)
+        self.at_ms = -1.0
+        Event.made.append(self)
+
+    def record(self) -> None:
+        self.at_ms = Event.now_ms
+
+    def query(self) -> bool:
+        return self.at_ms <= Event.passed_ms
+
+    def elapsed_time(self, end: Event) -> float:
+        return end.at_ms - self.at_ms
+
+    def synchronize(self) -> None:
+        raise AssertionError("the training would wait for its device")
+
+    wait = synchronize
+
+
+def test_an_asynchronous_device_is_timed_by_events_that_nobody_waits_for(probe: Probe) -> None:
+    Event.made.clear()
+    Event.now_ms, Event.passed_ms = 0.0, -1.0
+    torch = types.SimpleNamespace(Event=Event, fake=types.SimpleNamespace())
+    assembly = Assembly(probe, torch, Placement(probe, {}), 0)
+    lists: tuple[list[Any], ...] = (hooks.before_backward, hooks.after_backward, hooks.before_update)
+    before = [list(calls) for calls in lists]
+    try:
+        assembly._use_device(types.SimpleNamespace(type="fake", index=2))
+        timer = assembly._timer
+        assert timer is not None
+        steps = []
+        for number in range(4):
+            step = probe.step = Step(number, 0, 1_700_000_000_000)
+            step.forwards = step.backwards = 1
+            step.end_ns = 40_000_000
+            for call in assembly.modules.forward_begins:
+                call(None)
+            timer.begin("0 forward")
+            Event.now_ms += 4.0
+            timer.end("0 forward")
+            for call in assembly.modules.forward_done:
+                call(None)
+            for begins in hooks.before_backward[len(before[0]) :]:
+                begins()
+            assembly.around_wait(True)
+            Event.now_ms += 3.0
+            assembly.around_wait(False)
+            Event.now_ms += 9.0
+            for ends in hooks.after_backward[len(before[1]) :]:
+                ends()
+            for update in hooks.before_update[len(before[2]) :]:
+                update(step)
+            Event.now_ms += 2.0
+            for closed in probe.on_close:
+                closed(step)
+            steps.append(step)
+            Event.passed_ms = Event.now_ms if number >= 1 else -1.0  # The device is a step behind.
+        assert steps[0].device == {"forward_us": 4000.0, "backward_us": 12_000.0, "optimizer_us": 2000.0,
+                                   "comm_us": 3000.0, "compute_us": 15_000.0}  # fmt: skip
+        times = steps[0].times_us(False, probe.hidden_communication, False)
+        assert (times["compute_us"], times["comm_us"], times["unattributed_us"]) == (15_000.0, 3000.0, 22_000.0)
+        # Events are used again: far fewer than were recorded.
+        assert len(Event.made) < 4 * 10
+        assert probe.device_index == 2
+    finally:
+        for calls, kept in zip(lists, before, strict=True):
+            calls[:] = kept
+
+
+def test_host_times_of_calls_on_an_asynchronous_device_are_unknown(probe: Probe) -> None:
+    probe.asynchronous = probe.hidden_communication = True
+    communication = Communication(probe, lambda group: "dp:1")
+    communication.issued(("allreduce", "dp:1"), 1000, 5000, 64, [7])
+    step = probe.current()
+    step.end_ns = step.start_ns + 1_000_000
+    assert step.ops[0][2] == -1
+    summary = Summary()
+    summary.add(step, {}, {})
+    ((_, values),) = summary.rest({})
+    assert (values["op"], values["bytes"], values["count"]) == ("allreduce", 64, 1)
+    assert "dur_us" not in values
+    ops = detail_rows(probe, step)
+    assert ops[0][2] == -1
+
+
+def detail_rows(probe: Probe, step: Step) -> list[Any]:
+    return next(list(values["ops"]) for kind, values in probe.detail.rows(step) if kind == "detail")
