@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("action", "flightwatch.cli.action", "drains and other actions: approve, reject, ask, stop them all"),
     ("agent", "flightwatch.cli.agent", "collect on this node and send; enroll: make its key"),
+    ("alerts", "flightwatch.cli.alerts", "channels to people: list, test, what was sent, a receiver to try"),
     ("backtest", "flightwatch.cli.backtest", "run the detectors over recorded tables"),
     ("bus", "flightwatch.cli.bus", "create the topics of the bus"),
     ("config", "flightwatch.cli.config", "check the configuration, or write a commented file"),
@@ -11,6 +13,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("dead", "flightwatch.cli.dead", "what could not be stored, and another try for it"),
     ("detect", "flightwatch.cli.detect", "run the detectors over the live store"),
     ("doctor", "flightwatch.cli.doctor", "is this node ready for probes, profiles and hang evidence"),
+    ("engine", "flightwatch.cli.engine", "incidents from findings and grave events, and what follows them"),
     ("hang", "flightwatch.cli.hang", "who stopped a hung job, from dumps and logs"),
     ("incident", "flightwatch.cli.incident", "list, acknowledge, resolve, note and silence incidents"),
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
