@@ -14,7 +14,7 @@ from typing import Any
 
 from flightwatch.core.errors import BadRecord
 
-MEMORY_BYTES = 1_500_000_000
+MEMORY_BYTES = 1_000_000_000
 SECONDS = 300
 #: The most expensive ops are kept; the rest of a trace's names are one-offs.
 MOST_OPS = 2000

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from flightwatch.cli import main
 from flightwatch.collectors.captures.kineto import align, flame
-from flightwatch.collectors.captures.kineto.ops import RankTrace, difference
+from flightwatch.collectors.captures.kineto.ops import RankTrace, Track, difference
 from flightwatch.collectors.captures.kineto.stream import TraceReader, open_trace
 from flightwatch.core.protocols import Note
 
@@ -278,3 +279,30 @@ def test_the_breakdown_counts_overlap_once_and_names_files_of_the_same_rank(
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].endswith("  file")
         assert [line.split()[-1] for line in lines[1:]] == [str(first), str(second)]
+
+
+def test_an_event_costs_few_bytes_whatever_is_asked_of_the_trace() -> None:
+    trace = RankTrace("t.json", 0)
+    for device in (True, False):
+        track = trace.tracks[device, "0", "0"] = Track(device, "t")
+        for i in range(50_000):
+            track.starts.append(i * 10.0)
+            track.durations.append(6.0)
+            track.names.append(0)
+    trace.ops.append(("op", "compute"))
+    tracemalloc.start()
+    assert trace.costs()[0].calls == 100_000
+    assert trace.busy_us()["compute"] == 300_000.0
+    assert sum(flame.folded(trace).values()) > 0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # A list of keys alone would be 100 bytes an event: a trace of some gigabytes would not fit its limit.
+    assert peak < 20 * 100_000
+
+
+def test_events_out_of_order_are_put_in_order() -> None:
+    track = Track(False, "t")
+    for start, duration in ((5.0, 1.0), (0.0, 2.0), (0.0, 9.0), (3.0, 1.0)):
+        track.starts.append(start)
+        track.durations.append(duration)
+    assert list(track.ordered()) == [2, 1, 3, 0]
