@@ -80,6 +80,40 @@ class DenseFrames(dict[str, pd.DataFrame]):
         self.dense_runs = tuple(dense_runs)
 
 
+def ranks_seen(frames: Frames, job: str | None, run: str | None) -> pd.DataFrame:
+    """Return one row per rank of a run with the columns rank and, where known, node and device; empty when unseen."""
+    for dense in getattr(frames, "dense_runs", ()):
+        if dense.job == job and (run is None or dense.run == run):
+            return pd.DataFrame(dense.places)
+    rows = frames.get("rank_steps")
+    if rows is None or rows.empty or not {"rank", "job"} <= set(rows.columns):
+        return pd.DataFrame({"rank": []})
+    mine = rows[rows["job"] == job]
+    if run is not None and "run" in mine:
+        mine = mine[mine["run"] == run]
+    kept = [name for name in ("rank", "node", "device") if name in mine]
+    return mine[kept].dropna(subset=["rank"]).drop_duplicates("rank", keep="last")
+
+
+def has_values(frames: Frames, columns: Iterable[str]) -> bool:
+    """Say whether any row of `rank_steps` has a value in one of the columns."""
+    names = list(columns)
+    if any(dense.dense(name) is not None for dense in getattr(frames, "dense_runs", ()) for name in names):
+        return True
+    rows = frames.get("rank_steps")
+    return rows is not None and any(name in rows and bool(rows[name].notna().any()) for name in names)
+
+
+def has_positive(frames: Frames, column: str) -> bool:
+    """Say whether any row of `rank_steps` is above zero in a column."""
+    for dense in getattr(frames, "dense_runs", ()):
+        values = dense.dense(column)
+        if values is not None and bool((values > 0).any()):
+            return True
+    rows = frames.get("rank_steps")
+    return rows is not None and column in rows and bool((rows[column] > 0).any())
+
+
 def _mark(rows: pd.DataFrame | None) -> object:
     """Return what changes when a standing table does: its length and newest time."""
     if rows is None or rows.empty:

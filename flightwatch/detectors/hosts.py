@@ -41,13 +41,14 @@ class HostThresholds:
 class DeadNodeDetector:
     """Finds kind `dead_node`: all telemetry of a node stopped while other nodes go on.
 
-    Silence is judged against the newest row of any node, never against wall clock. A rank that leaves a job is not a
-    dead node: its node keeps reporting. Does not see: a node that never reported.
+    Silence is judged against the newest row of any node, never against wall clock, and by the later of a row's own time
+    and its arrival: a node whose rows are on their way (a backlog after an outage) is not silent. A rank that leaves a
+    job is not a dead node: its node keeps reporting. Does not see: a node that never reported.
     """
 
     name = "dead_node"
     version = "1"
-    needs = Needs(dict.fromkeys(SIGNS_OF_LIFE, ("ts", "node")), seconds=1800)
+    needs = Needs(dict.fromkeys(SIGNS_OF_LIFE, ("ts", "received_at", "node")), seconds=1800)
 
     def __init__(self, thresholds: HostThresholds | None = None) -> None:
         self.thresholds = thresholds or HostThresholds()
@@ -110,7 +111,11 @@ def _rows_by_node(frames: Frames) -> tuple[dict[str, np.ndarray], str | None]:
         rows = frames.get(table)
         if rows is None or rows.empty or not {"ts", "node"} <= set(rows.columns):
             continue
-        parts.append(rows[["ts", "node"]].dropna().astype({"node": object}).drop_duplicates())
+        when = rows["ts"].to_numpy(dtype=float)
+        if "received_at" in rows:
+            when = np.fmax(when, rows["received_at"].to_numpy(dtype=float))
+        seen = pd.DataFrame({"ts": when, "node": rows["node"].astype(object).to_numpy()})
+        parts.append(seen.dropna().drop_duplicates())
         if cluster is None and "cluster" in rows and isinstance(rows["cluster"].iloc[0], str):
             cluster = rows["cluster"].iloc[0]
     if not parts:
@@ -170,7 +175,7 @@ class ConfigDriftDetector:
 
     name = "config_drift"
     version = "1"
-    needs = Needs({"config_facts": ("ts", "node", "device", "name", "value")})
+    needs = Needs({"config_facts": ("ts", "cluster", "node", "device", "name", "value")})
 
     def __init__(self, thresholds: HostThresholds | None = None) -> None:
         self.thresholds = thresholds or HostThresholds()

@@ -15,6 +15,7 @@ import pandas as pd
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
+from flightwatch.detectors.dense_steps import has_positive
 from flightwatch.detectors.rank_matrix import RunSteps, runs_of
 
 PHASE_ORDER = {"forward": 0, "loss": 1, "backward": 2, "optimizer": 3}
@@ -63,8 +64,7 @@ class NonfiniteDetector:
     def score(self, frames: Frames) -> list[Finding]:
         """See `contract.Detector`."""
         found: list[Finding] = []
-        rows = frames.get("rank_steps")
-        if rows is not None and "nonfinite_count" in rows and bool((rows["nonfinite_count"] > 0).any()):
+        if has_positive(frames, "nonfinite_count"):
             for run in runs_of(frames):
                 found += self._of_run(run, frames)
         if not found:

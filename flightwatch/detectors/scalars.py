@@ -16,6 +16,7 @@ import pandas as pd
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
+from flightwatch.detectors.dense_steps import has_values
 from flightwatch.detectors.grouped import FloatArray, sorted_median
 from flightwatch.detectors.rank_matrix import RunSteps, runs_of
 
@@ -90,7 +91,7 @@ class ScalarDetector:
         for series in _series_of(frames):
             found += self._of_series(series)
             said.add((series.job, series.run, series.kind))
-        if not _has_any(frames, ("loss", "grad_norm")):
+        if not has_values(frames, ("loss", "grad_norm")):
             return found
         for run in runs_of(frames, minimum_steps=2):
             for column, kind in (("loss", FindingKind.LOSS_SPIKE), ("grad_norm", FindingKind.GRAD_NORM)):
@@ -221,11 +222,6 @@ class ScalarDetector:
                 detected_step=int(run.steps_S[at]), blames_hardware=True, confidence=0.6,
                 evidence={"log_ratio_to_peers": round(float(centred[at, rank]), 3)},
             )  # fmt: skip
-
-
-def _has_any(frames: Frames, columns: tuple[str, ...]) -> bool:
-    rows = frames.get("rank_steps")
-    return rows is not None and any(name in rows and bool(rows[name].notna().any()) for name in columns)
 
 
 def _worst(values_SR: FloatArray) -> FloatArray:

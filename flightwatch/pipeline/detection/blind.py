@@ -17,6 +17,7 @@ from flightwatch.detectors.contract import Finding
 #: Detectors that say something because rows are missing.
 JUDGE_ABSENCE = frozenset(("dead_node", "coverage"))
 NAME, VERSION = "pipeline", "1"
+SETTLE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,17 @@ class BlindWatch:
     Parameters
     ----------
     blind_after_s: how far behind is too far. behind_s: ingest's lag on the bus in seconds, None when unknown or not
-    looked at.
+    looked at. settle_s: so long after catching up absence is still not judged: not every agent comes back at once.
     """
 
-    def __init__(self, cluster: str, blind_after_s: float, behind_s: Callable[[], float | None] | None = None) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        blind_after_s: float,
+        behind_s: Callable[[], float | None] | None = None,
+        settle_s: float = SETTLE_SECONDS,
+    ) -> None:
+        self._settle_ms, self._settled_ms = settle_s * 1000, 0.0
         self._cluster, self._after_s, self._behind_s = cluster, blind_after_s, behind_s
         self._open: Finding | None = None
         self._began_ms: int | None = None
@@ -58,12 +66,12 @@ class BlindWatch:
             minutes = (now_ms - (self._open.first_seen_at or now_ms)) / 60_000
             text = f"Flightwatch sees again after {minutes:.1f} minutes: what was sent meanwhile is judged now."
             over = replace(self._open, state=FindingState.CLEARED, detected_at=now_ms, summary=text)
-            self._open = None
-            return Sight(False, (over,))
+            self._open, self._settled_ms = None, now_ms + self._settle_ms
+            return Sight(self._settle_ms > 0, (over,))
         if why is not None and self._open is None:
             self._open = self._finding(now_ms, received_ms, *why)
             return Sight(True, (self._open,))
-        return Sight(why is not None)
+        return Sight(why is not None or now_ms < self._settled_ms)
 
     def _why(self, now_ms: int, received_ms: int | None) -> tuple[float, str] | None:
         try:

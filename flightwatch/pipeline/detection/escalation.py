@@ -17,6 +17,7 @@ import pandas as pd
 from flightwatch.core.errors import FlightwatchError
 from flightwatch.core.vocabulary import FindingKind, FindingState
 from flightwatch.detectors.contract import Finding, Frames
+from flightwatch.detectors.dense_steps import ranks_seen
 from flightwatch.detectors.layout import build_layout
 from flightwatch.pipeline.control.detection import DetectorRequests, RequestLimits
 from flightwatch.pipeline.detection.settings import DetectSettings
@@ -72,13 +73,10 @@ def pairing(finding: Finding, frames: Frames) -> Pairing | None:
 
     Peers are of the same stage, where possible of the same tensor rank, and not on a node the finding names.
     """
-    rows = frames.get("rank_steps")
-    if rows is None or rows.empty or finding.job is None or not {"rank", "job"} <= set(rows.columns):
+    if finding.job is None:
         return None
-    mine = rows[rows["job"] == finding.job]
-    if finding.run is not None and "run" in mine:
-        mine = mine[mine["run"] == finding.run]
-    ranks_R = np.unique(mine["rank"].dropna().to_numpy().astype(np.int64))
+    mine = ranks_seen(frames, finding.job, finding.run)
+    ranks_R = np.unique(mine["rank"].to_numpy().astype(np.int64))
     if not len(ranks_R):
         return None
     layout = build_layout(frames, finding.job, finding.run, ranks_R, mine)
@@ -144,7 +142,7 @@ class Escalation:
         try:
             refused = self._requests.take(kind, cluster, finding.job or "", finding.id, limits)
             if refused is None:
-                log.info("%s: %s", finding.summary, do())
+                log.info("%s: %s", finding.summary.rstrip("."), do())
             else:
                 log.info("No %s of job %s: %s.", kind, finding.job, refused)
         except FlightwatchError as error:

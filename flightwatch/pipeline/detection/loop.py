@@ -24,7 +24,7 @@ from flightwatch.pipeline.detection.blind import JUDGE_ABSENCE, BlindWatch, Sigh
 from flightwatch.pipeline.detection.roster import Roster, RosterKeeper
 from flightwatch.pipeline.detection.run import run_detectors
 from flightwatch.pipeline.detection.settings import DetectSettings
-from flightwatch.pipeline.detection.shards import WHOLE, Membership, Shard
+from flightwatch.pipeline.detection.shards import Membership, Shard, all_shards
 from flightwatch.pipeline.detection.tracker import FindingTracker
 from flightwatch.pipeline.detection.tracks import Track
 from flightwatch.pipeline.detection.window import needed_tables
@@ -147,7 +147,8 @@ class DetectionLoop:
 
     def _held(self) -> list[Track]:
         """Return a track per shard held; a shard that is new, or was somebody else's meanwhile, starts afresh."""
-        held = [(WHOLE, 0)] if self._membership is None else self._membership.shards()
+        alone = [(shard, 0) for shard in all_shards(1)]
+        held = alone if self._membership is None else self._membership.shards()
         before, self._tracks = self._tracks, {}
         for shard, epoch in held:
             known = before.get(shard.name)
@@ -161,6 +162,11 @@ class DetectionLoop:
         said = list(sight.said) if track.shard.fleet else []
         frames: dict[str, pd.DataFrame] = {}
         if news is not None:
+            late = [one for one in (track.late_ms, news.late_since_ms) if one is not None]
+            track.late_ms, track.waits = min(late, default=None), news
+        news = track.waits if self._clock.monotonic_s() >= track.due_s else None
+        if news is not None:
+            track.due_s = self._clock.monotonic_s() + (self._settings.fleet_seconds if track.shard.fleet else 0.0)
             found, frames = self._judged(track, roster, news, sight, done)
             said += found
         if not said or not self._may_speak(track.shard):
@@ -176,15 +182,16 @@ class DetectionLoop:
         detectors = [one for one in roster.running if track.shard.has(one)]
         judging = [one for one in detectors if not (sight.blind and one.name in JUDGE_ABSENCE)]
         track.recover(self._store, news.until_ms, {one.name for one in detectors})
-        frames = track.frames(self._store, needed_tables(judging), news.until_ms, news.late_since_ms, self._settings)
+        frames = track.frames(self._store, needed_tables(judging), news.until_ms, self._settings)
         outcome = run_detectors(judging, frames)
         # What a detector that was switched off had stated is cleared in time.
         ran = ({one.name for one in judging} - set(outcome.failures)) | roster.off
-        before_ms = track.before_ms if news.late_since_ms is None else min(track.before_ms, news.late_since_ms)
+        before_ms = track.before_ms if track.late_ms is None else min(track.before_ms, track.late_ms)
         fresh = track.tracker.fresh(outcome.findings, ran, before_ms, news.until_ms)
-        track.before_ms = news.until_ms
+        track.before_ms, track.late_ms, track.waits = news.until_ms, None, None
         done.until_ms = news.until_ms
         done.rows += sum(len(frame) for frame in frames.values())
+        done.rows += track.steps.rows_read if track.steps is not None else 0
         done.failures |= outcome.failures
         for finding in fresh:
             if finding.detector in roster.shadow:

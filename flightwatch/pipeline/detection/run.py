@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from flightwatch.detectors.contract import Detector, Finding, Frames
+from flightwatch.detectors.dense_steps import DenseFrames
 from flightwatch.detectors.derive_steps import steps_from_ops
 
 log = logging.getLogger(__name__)
@@ -40,15 +41,42 @@ def with_steps(frames: Frames) -> Frames:
     return joined
 
 
+def by_cluster(frames: Frames) -> list[Frames]:
+    """Return the frames of each cluster apart: nodes of two clusters are no peers, jobs may have one name.
+
+    Rows without a cluster, and tables without that column, belong to all of them.
+    """
+    names: set[str] = set()
+    for frame in frames.values():
+        if "cluster" in frame:
+            names.update(str(one) for one in pd.unique(frame["cluster"]) if one is not None and one == one)
+    if len(names) < 2:
+        return [frames]
+    return [_frames_of(frames, name) for name in sorted(names)]
+
+
+def _frames_of(frames: Frames, name: str) -> Frames:
+    tables = {table: _of_cluster(frame, name) for table, frame in frames.items()}
+    dense = getattr(frames, "dense_runs", None)
+    return tables if dense is None else DenseFrames(tables, [one for one in dense if one.cluster in (name, None)])
+
+
+def _of_cluster(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    if "cluster" not in frame:
+        return frame
+    return frame[(frame["cluster"] == name) | frame["cluster"].isna()]
+
+
 def run_detectors(detectors: Iterable[Detector], frames: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Run every detector once over the frames."""
+    """Run every detector once over the frames of every cluster."""
     outcome = Outcome()
-    ready = with_steps(frames)
-    for detector in detectors:
-        try:
-            outcome.findings += detector.score(ready)
-        except Exception as error:
-            log.exception("The detector %s failed; the others go on.", detector.name)
-            outcome.failures[detector.name] = f"{type(error).__name__}: {error}"
+    chosen = list(detectors)
+    for ready in by_cluster(with_steps(frames)):
+        for detector in chosen:
+            try:
+                outcome.findings += detector.score(ready)
+            except Exception as error:
+                log.exception("The detector %s failed; the others go on.", detector.name)
+                outcome.failures[detector.name] = f"{type(error).__name__}: {error}"
     outcome.findings.sort(key=lambda one: (one.detected_at if one.detected_at is not None else -1, one.detector))
     return outcome

@@ -15,6 +15,8 @@ class DetectSettings:
     soonest_seconds: float = setting(5.0, "shortest time between two cycles that new rows bring about", minimum=0.1)
     duty: float = setting(0.3, "share of the time that cycles may take; longer cycles wait longer", minimum=0.01)
     history_seconds: int = setting(3600, "telemetry read in each cycle", minimum=300)
+    fleet_seconds: float = setting(30.0, "shortest time between two looks at telemetry", minimum=0)
+    step_cells: int = setting(10_000_000, "steps x ranks kept in memory per shard of jobs", minimum=100_000)
     steps_seconds: int = setting(7200, "training rows read in each cycle", minimum=300)
     disabled: tuple[str, ...] = setting((), "detectors that do not run")
     shadow: tuple[str, ...] = setting((), "detectors that run and whose findings are only logged")

@@ -28,22 +28,17 @@ class Shard:
 
     Attributes
     ----------
-    fleet: it holds the detectors of the fleet. jobs: it holds those of jobs. number, of: which jobs; of = 1: all.
+    fleet: it holds the detectors of the fleet, else those of jobs. number, of: which jobs; of = 1: all.
     """
 
     name: str
     fleet: bool
-    jobs: bool
     number: int = 0
     of: int = 1
 
     def has(self, detector: Detector) -> bool:
         """Say whether a detector runs in this shard."""
-        return self.jobs if is_of_jobs(detector) else self.fleet
-
-
-#: Everything in one process.
-WHOLE = Shard("all", fleet=True, jobs=True)
+        return self.fleet != is_of_jobs(detector)
 
 
 def is_of_jobs(detector: Detector) -> bool:
@@ -53,8 +48,8 @@ def is_of_jobs(detector: Detector) -> bool:
 
 def all_shards(job_shards: int) -> tuple[Shard, ...]:
     """Return the fleet's shard and as many shards of jobs as wanted."""
-    jobs = (Shard(f"jobs:{number}", False, True, number, job_shards) for number in range(job_shards))
-    return (Shard("fleet", fleet=True, jobs=False), *jobs)
+    jobs = (Shard(f"jobs:{number}", False, number, job_shards) for number in range(job_shards))
+    return (Shard("fleet", fleet=True), *jobs)
 
 
 def owner_of(shard: str, members: Sequence[str]) -> str | None:

@@ -29,7 +29,7 @@ IntArray = np.ndarray[Any, np.dtype[np.int64]]
 #: What timing detectors read of `rank_steps`; maps are flattened.
 CHANNELS = (
     "step_us", "compute_us", "forward_us", "backward_us", "optimizer_us", "data_us", "checkpoint_us", "launch_gap_us",
-    "comm_us", "wait_us", "transfer_us", "unattributed_us", "tokens",
+    "comm_us", "wait_us", "transfer_us", "unattributed_us", "tokens", "loss", "grad_norm", "nonfinite_count",
 )  # fmt: skip
 MAPS = ("comm_by_axis_us", "work")
 #: A map with more keys than this (process groups as axes) says nothing to a detector.
@@ -61,7 +61,7 @@ _COLUMNS = ("ts", "received_at", "src_partition", "src_offset", "cluster", "node
             "device", "mode", *CHANNELS, *MAPS)  # fmt: skip
 _FROM = (
     f"FROM {DATABASE}.rank_steps WHERE ts > fromUnixTimestamp64Milli({{since}}) "
-    "AND ts <= fromUnixTimestamp64Milli({until}) AND ({new})"
+    "AND ts <= fromUnixTimestamp64Milli({until}) AND ({new}) AND ({where})"
 )
 _ROWS = "SELECT {columns} " + _FROM
 _ABOUT = (
@@ -80,10 +80,11 @@ class StepMatrix:
     Parameters
     ----------
     cells: steps x ranks kept over all runs. fewest_steps: kept of every run whatever its size.
+    where: SQL condition that tells which jobs are looked at.
     """
 
-    def __init__(self, store: Store, cells: int = 10_000_000, fewest_steps: int = 100) -> None:
-        self._store, self._cells, self._fewest = store, cells, fewest_steps
+    def __init__(self, store: Store, cells: int = 10_000_000, fewest_steps: int = 100, where: str = "true") -> None:
+        self._store, self._cells, self._fewest, self._where = store, cells, fewest_steps, where
         self._windows: dict[tuple[str | None, str | None], _Window] = {}
         self._offsets: dict[int, int] = {}
         self._arrived_ms = self._until_ms = 0
@@ -101,7 +102,7 @@ class StepMatrix:
         arrived, offsets = self._arrived_ms, dict(self._offsets)
         # Newest first, slice by slice: after a pause or a start, what a window will not keep is not read.
         for since, until in self._parts(since_ms, until_ms, new):
-            table = self._store.arrow(_ROWS.format(columns=", ".join(_COLUMNS), **_span(since, until), new=new))
+            table = self._store.arrow(_ROWS.format(columns=", ".join(_COLUMNS), **self._span(since, until), new=new))
             self.rows_read += table.num_rows
             if not table.num_rows:
                 continue
@@ -118,13 +119,16 @@ class StepMatrix:
         """Cut what is new into times that hold about `SLICE_ROWS` rows each, newest first."""
         if until_ms - self._until_ms <= SHORT_MS:
             return [(since_ms, until_ms)]
-        (about,) = self._store.rows(_ABOUT.format(**_span(since_ms, until_ms), new=new))
+        (about,) = self._store.rows(_ABOUT.format(**self._span(since_ms, until_ms), new=new))
         count = int(about["rows"])
         if not count:
             return []
         begin, end = max(since_ms, int(about["oldest"]) - 1), min(until_ms, int(about["newest"]))
         edges = np.linspace(begin, end, -(-count // SLICE_ROWS) + 1).astype(np.int64).tolist()
         return list(pairwise(edges))[::-1]
+
+    def _span(self, since_ms: int, until_ms: int) -> dict[str, int | str]:
+        return {"since": since_ms, "until": until_ms, "where": self._where}
 
     def _new(self) -> str:
         """Return the condition that tells rows that arrived since the last call."""
@@ -240,10 +244,6 @@ class StepMatrix:
             fresh.take_layout_of(window.dense)
         window.dense = fresh
         return fresh
-
-
-def _span(since_ms: int, until_ms: int) -> dict[str, int]:
-    return {"since": since_ms, "until": until_ms}
 
 
 def _newest_arrival(table: pa.Table) -> int:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from flightwatch.detectors.contract import Finding
-from flightwatch.pipeline.detection.arrivals import DAY_MS
+from flightwatch.detectors.dense_steps import DenseFrames, DenseRun
+from flightwatch.pipeline.detection.arrivals import DAY_MS, News
 from flightwatch.pipeline.detection.settings import DetectSettings
 from flightwatch.pipeline.detection.shards import Shard
+from flightwatch.pipeline.detection.step_matrix import StepMatrix
 from flightwatch.pipeline.detection.tracker import FindingTracker
 from flightwatch.pipeline.detection.window import moment, read_window
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.detection_reads import arrival_sql, open_findings_sql
+from flightwatch.pipeline.store.detection_reads import arrival_sql, jobs_of_shard, open_findings_sql
 
 TRAINING = ("rank_steps", "op_timings", "training_scalars", "collectives", "dumps")
 MARGIN_MS = 600_000
@@ -27,6 +30,8 @@ class Track:
     ----------
     epoch: of the shard's lease; another one means that somebody else may have spoken meanwhile.
     tracker: open findings. before_ms: data time of the cycle before. unsent: findings the bus has not taken yet.
+    waits: what has arrived since the last look, late_ms: how far back its rows reach. due_s: monotonic time from which
+    on this shard may look again.
     """
 
     shard: Shard
@@ -35,6 +40,10 @@ class Track:
     before_ms: int = 0
     recovered: bool = False
     unsent: list[Finding] = field(default_factory=list)
+    waits: News | None = None
+    late_ms: int | None = None
+    due_s: float = float("-inf")
+    steps: StepMatrix | None = None
 
     def recover(self, store: Store, until_ms: int, names: set[str]) -> None:
         """Read from the store what earlier processes left open of this shard's detectors; does so once.
@@ -58,21 +67,55 @@ class Track:
         self.recovered = True
 
     def frames(
-        self, store: Store, needed: dict[str, set[str]], until_ms: int, late_ms: int | None, settings: DetectSettings
+        self, store: Store, needed: dict[str, set[str]], until_ms: int, settings: DetectSettings
     ) -> dict[str, pd.DataFrame]:
         """Read the windows: as long as the settings say, back to open findings, and to where late rows reach.
 
-        A day at most. Raises TransientError: the store is away.
+        A day at most. Steps of ranks are kept between calls: only what arrived is read.
+        Raises TransientError: the store is away.
         """
         onset = self.tracker.earliest_onset_ms()
         # Baselines lie before an onset, and before the first late row.
-        wanted = [one - MARGIN_MS for one in (onset, late_ms) if one is not None]
+        wanted = [one - MARGIN_MS for one in (onset, self.late_ms) if one is not None]
 
         def since_of(table: str) -> int:
             seconds = settings.steps_seconds if table in TRAINING else settings.history_seconds
             return max(min([until_ms - seconds * 1000, *wanted]), until_ms - DAY_MS)
 
-        return read_window(store, needed, since_of, until_ms, self.shard.number, self.shard.of)
+        number, of = self.shard.number, self.shard.of
+        if "rank_steps" not in needed:
+            return read_window(store, needed, since_of, until_ms, number, of)
+        if self.steps is None:
+            self.steps = StepMatrix(store, settings.step_cells, where=jobs_of_shard(number, of))
+        runs = self.steps.refresh(since_of("rank_steps"), until_ms)
+        # Where nobody sends steps they are derived from the summaries of ops.
+        derived = {"op_timings"} if runs else set()
+        rest = {table: columns for table, columns in needed.items() if table not in {"rank_steps", *derived}}
+        tables = read_window(store, rest, since_of, until_ms, number, of)
+        return DenseFrames({**tables, "rank_steps": step_times(runs)}, runs)
+
+
+def step_times(runs: list[DenseRun]) -> pd.DataFrame:
+    """Return when each step of each run was, as one rank saw it: rows of `rank_steps` for who asks only that."""
+    parts = [
+        pd.DataFrame(
+            {
+                "ts": np.nanmin(run.start_ms_SF, axis=1, initial=np.inf),
+                "job": run.job,
+                "run": run.run,
+                "cluster": run.cluster,
+                "step": run.steps_S.astype(float),
+                "rank": float(run.ranks_R[0]),
+            }
+        )
+        for run in runs
+        if len(run.steps_S)
+    ]
+    if not parts:
+        return pd.DataFrame(columns=["ts", "job", "run", "cluster", "step", "rank"])
+    joined = pd.concat(parts, ignore_index=True)
+    known: pd.DataFrame = joined[np.isfinite(joined["ts"].to_numpy())]
+    return known
 
 
 def _millis(value: object) -> int:

@@ -27,6 +27,8 @@ def test_lag_makes_blind_once_and_catching_up_ends_it() -> None:
     lag = 1.0
     (over,) = watch.look(NOW_MS + 60_000, NOW_MS + 59_000).said
     assert (over.id, over.state) == (finding.id, FindingState.CLEARED)
+    assert watch.look(NOW_MS + 100_000, NOW_MS + 99_000).blind
+    assert not watch.look(NOW_MS + 181_000, NOW_MS + 180_000).blind
 
 
 def test_silence_counts_from_the_first_look() -> None:
@@ -36,7 +38,8 @@ def test_silence_counts_from_the_first_look() -> None:
     assert not watch.look(NOW_MS, day_old).blind
     assert not watch.look(NOW_MS + 80_000, day_old).blind
     assert watch.look(NOW_MS + 91_000, day_old).blind
-    assert not watch.look(NOW_MS + 92_000, NOW_MS + 91_500).blind
+    (over,) = watch.look(NOW_MS + 92_000, NOW_MS + 91_500).said
+    assert over.state == FindingState.CLEARED
 
 
 def test_a_bus_that_does_not_answer_makes_blind() -> None:

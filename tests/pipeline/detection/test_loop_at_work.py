@@ -12,6 +12,7 @@ from flightwatch.core.clock import ManualClock, SystemClock
 from flightwatch.core.errors import TransientError
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Detector, Finding, Frames, Needs
+from flightwatch.detectors.nonfinite import NonfiniteDetector
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.detection import DetectorSettings
 from flightwatch.pipeline.control.settings import ControlSettings
@@ -50,7 +51,7 @@ class Hot:
 
 
 class Slow:
-    """States one finding per job."""
+    """States one finding per job; reads what the loop gives to those who only ask when steps were."""
 
     name, version = "slow_job", "1"
     needs = Needs({"rank_steps": ("ts", "job", "step_us")}, steps=10)
@@ -97,7 +98,7 @@ def loop_of(
     store: Store, said: list[Finding], detectors: Sequence[Detector], **more: object
 ) -> tuple[DetectionLoop, ManualClock]:
     clock = ManualClock(NOW_MS)
-    settings = more.pop("settings", DetectSettings(history_seconds=600))
+    settings = more.pop("settings", DetectSettings(history_seconds=600, fleet_seconds=0))
     return DetectionLoop(store, said.extend, clock, settings, detectors=detectors, **more), clock  # type: ignore[arg-type]
 
 
@@ -136,12 +137,15 @@ def test_absence_is_not_judged_while_blind(empty: Store) -> None:
     said: list[Finding] = []
     lag = 500.0
     absent, other = Hot(name="dead_node"), Hot(name="other")
-    loop, _ = loop_of(empty, said, [absent, other], behind_s=lambda: lag)
+    loop, clock = loop_of(empty, said, [absent, other], behind_s=lambda: lag)
     sample(empty, "a", 95.0, 5)
     assert loop.cycle().blind
     assert [(one.kind.value, one.detector) for one in said] == [("blind", "pipeline"), ("overheat", "other")]
     lag = 0.0
     sample(empty, "a", 95.0, 4)
+    assert loop.cycle().blind
+    clock.advance(121)
+    sample(empty, "a", 95.0, -120)
     assert not loop.cycle().blind
     assert [(one.state.value, one.detector) for one in said[2:]] == [("cleared", "pipeline"), ("raised", "dead_node")]
 
@@ -204,10 +208,25 @@ def test_a_shard_that_could_not_be_judged_is_judged_again(empty: Store) -> None:
             raise TransientError("the bus is away")
         said.extend(findings)
 
-    loop = DetectionLoop(empty, publish, ManualClock(NOW_MS), DetectSettings(), detectors=[Hot()])
+    loop = DetectionLoop(empty, publish, ManualClock(NOW_MS), DetectSettings(fleet_seconds=0), detectors=[Hot()])
     sample(empty, "a", 95.0, 5)
     with pytest.raises(TransientError):
         loop.cycle()
     away = False
     loop.cycle()
     assert [one.node for one in said] == ["a"]
+
+
+def test_values_of_ranks_reach_their_detectors(empty: Store) -> None:
+    rows = [
+        {"ts": NOW_MS - 60_000.0 + 1000 * step, "cluster": "c", "node": f"n{rank}", "job": "j", "run": "r",
+         "step": float(step), "rank": float(rank), "device": 0.0, "step_us": 1e6, "compute_us": 5e5,
+         "loss": float("nan") if step >= 40 and rank == 1 else 2.0,
+         "nonfinite_count": 1.0 if step >= 40 and rank == 1 else 0.0}
+        for step in range(50) for rank in range(4)
+    ]  # fmt: skip
+    insert_frame(empty, "rank_steps", pd.DataFrame(rows), "nonfinite")
+    said: list[Finding] = []
+    loop, _ = loop_of(empty, said, [NonfiniteDetector()])
+    assert loop.cycle().rows >= 200
+    assert [(one.kind, one.rank) for one in said] == [(FindingKind.NONFINITE, 1)]

@@ -11,7 +11,7 @@ from flightwatch.core.clock import ManualClock
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
-from flightwatch.pipeline.detection.shards import WHOLE, Membership, all_shards, owner_of
+from flightwatch.pipeline.detection.shards import Membership, all_shards, owner_of
 
 SHARDS = all_shards(8)
 
@@ -36,7 +36,6 @@ def test_every_detector_is_in_exactly_one_kind_of_shard() -> None:
     fleet, jobs = SHARDS[0], SHARDS[1]
     for detector in all_detectors():
         assert fleet.has(detector) != jobs.has(detector)
-        assert WHOLE.has(detector)
     assert {"slow", "scalars", "crash"} <= {one.name for one in all_detectors() if jobs.has(one)}
     assert {"overheat", "dead_node", "device_errors"} <= {one.name for one in all_detectors() if fleet.has(one)}
 
