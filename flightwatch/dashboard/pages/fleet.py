@@ -155,8 +155,10 @@ class FleetReads:
     def arrangement(self, place: str) -> fleet_view.Arrangement:
         """Return the fleet in blocks."""
         roster = self.roster()
-        return self._slow.get((place, id(roster), t("place.unknown")),
-                              lambda: fleet_view.arrange(roster, place, t("place.unknown")))  # fmt: skip
+        unknown_words = t("place.no_job") if place == "job" else t("place.unknown")
+        return self._slow.get(
+            (place, id(roster), unknown_words), lambda: fleet_view.arrange(roster, place, unknown_words)
+        )
 
     def findings(self) -> list[dict[str, Any]]:
         """Return open findings."""

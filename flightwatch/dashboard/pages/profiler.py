@@ -51,7 +51,9 @@ def layout(view: View, services: Services) -> Any:
         return html.Div([html.H1(t("page.profiler")), empty(t("profiler.no_control"))])
     return html.Div(
         [
-            html.Div([html.H1(t("page.profiler")), html.Div(id="profiler-job", className="fw-tools")], className="fw-title"),
+            html.Div(
+                [html.H1(t("page.profiler")), html.Div(id="profiler-job", className="fw-tools")], className="fw-title"
+            ),
             html.Div(
                 [
                     panel(t("profiler.start"), _form(view, services), html.Div(id="profiler-said", role="status")),
@@ -105,10 +107,17 @@ def register(app: Dash, services: Services) -> None:
         view = View.of(data)
         jobs = [row["job"] for row in visible(store, remembered.get("jobs", lambda: reads_jobs.jobs(store)))]
         job = view.get("job") or (jobs[0] if jobs else "")
-        suggested = remembered.get(("suggested", job), lambda: _suggested(store, view, job), 10.0) if job in jobs else []
+        suggested = (
+            remembered.get(("suggested", job), lambda: _suggested(store, view, job), 10.0) if job in jobs else []
+        )
         found = visible(store, remembered.get("profiles", lambda: Profiles(parts.control).newest(SHOWN)))
         one = next((row for row in found if row["id"] == view.get("id")), None)
-        return job_chooser(view, jobs, job), _chips(suggested), _list(view, found), None if one is None else _progress(one)
+        return (
+            job_chooser(view, jobs, job),
+            _chips(suggested),
+            _list(view, found),
+            None if one is None else _progress(one),
+        )
 
     app.clientside_callback(
         "function(value) { window.flightwatch.set({ranks: value || null}); return window.dash_clientside.no_update; }",
@@ -147,7 +156,9 @@ def _start(
     limits = services.profile_limits
     ranks = ranks_of(ranks_text)
     count = int(steps) if isinstance(steps, (int, float)) else 0
-    check_size(limits, ranks=len(ranks), steps=count, max_bytes=limits.most_bytes, seconds=TIMEOUT_SECONDS, override=False)
+    check_size(
+        limits, ranks=len(ranks), steps=count, max_bytes=limits.most_bytes, seconds=TIMEOUT_SECONDS, override=False
+    )
     chosen = {name: name in options for name in ("stacks", "shapes", "memory")}
     wanted = Wanted(job, "", ranks, count, chosen, limits.most_bytes, TIMEOUT_SECONDS, person.subject, "")
     name = Profiles(parts.control).create(wanted)
@@ -219,7 +230,15 @@ def _list(view: View, found: Sequence[Mapping[str, Any]]) -> Any:
                 html.Span(one["requested_by"], **{"data-raw": "1"}),
             ]
         )
-    heads = ["ID", t("page.job"), t("jobs.state"), t("profiler.traces"), t("profiler.steps"), t("profiler.when"), t("profiler.by")]
+    heads = [
+        "ID",
+        t("page.job"),
+        t("jobs.state"),
+        t("profiler.traces"),
+        t("profiler.steps"),
+        t("profiler.when"),
+        t("profiler.by"),
+    ]
     return table(heads, rows, numeric=(3, 4), label=t("profiler.list"))
 
 
@@ -239,9 +258,24 @@ def _progress(one: Mapping[str, Any]) -> Any:
                 html.Span(row["reason"], className="fw-dim", **{"data-raw": "1"}),
             ]
         )  # fmt: skip
-    heads = ["rank", t("page.node"), t("jobs.state"), t("profiler.first_step"), t("profiler.size"), "", t("profiler.why")]
+    heads = [
+        "rank",
+        t("page.node"),
+        t("jobs.state"),
+        t("profiler.first_step"),
+        t("profiler.size"),
+        "",
+        t("profiler.why"),
+    ]
     tools = [html.Span(id="profiler-stopped", role="status")]
     if one["state"] not in REQUEST_ENDED:
         tools.append(button(t("profiler.stop"), "profiler-stop", Role.OPERATOR))
-    note = html.Span([html.Span(one["id"], **{"data-raw": "1"}), " · ", t(f"state.{one['state']}")], className="fw-note")
-    return panel(t("profiler.progress"), table(heads, rows, numeric=(0, 3, 4), label=t("profiler.progress")), note=note, tools=tools)
+    note = html.Span(
+        [html.Span(one["id"], **{"data-raw": "1"}), " · ", t(f"state.{one['state']}")], className="fw-note"
+    )
+    return panel(
+        t("profiler.progress"),
+        table(heads, rows, numeric=(0, 3, 4), label=t("profiler.progress")),
+        note=note,
+        tools=tools,
+    )

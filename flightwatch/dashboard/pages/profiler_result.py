@@ -34,7 +34,10 @@ def layout(view: View) -> list[Any]:
             html.Div(id="profiler-flame-empty"),
             FlameGraph(id="profiler-flame", unit="µs", height=60, search=view.get("q")),
             html.Div(id="profiler-legend", className="fw-legend"),
-            tools=[html.Div(id="profiler-which", className="fw-tools"), controls.search(view, label=t("profiler.search"))],
+            tools=[
+                html.Div(id="profiler-which", className="fw-tools"),
+                controls.search(view, label=t("profiler.search")),
+            ],
         ),
         html.Div(
             [
@@ -59,7 +62,14 @@ def register(app: Dash, services: Services) -> None:
         view = View.of(data)
         done = _done(services, view.get("id"))
         if not done:
-            return None, [], [], empty(t("profiler.no_trace")), empty(t("profiler.no_trace")), empty(t("profiler.waiting"))
+            return (
+                None,
+                [],
+                [],
+                empty(t("profiler.no_trace")),
+                empty(t("profiler.no_trace")),
+                empty(t("profiler.waiting")),
+            )
         rank, peer = _pair(view, done)
         mine = _read(done[rank])
         other = None if peer is None else _read(done[peer])
@@ -100,8 +110,14 @@ def _read(row: Mapping[str, Any]) -> traces.Trace:
 def _which(view: View, done: Mapping[int, Any], rank: int, peer: int | None) -> list[Any]:
     ranks = [(str(one), f"rank {one}") for one in sorted(done)]
     chosen = View(view.path, {**view.params, "rank": str(rank), "peer": "" if peer is None else str(peer)})
-    others = [("", t("profiler.alone")), *[(value, t("profiler.against", rank=value)) for value, _ in ranks if value != str(rank)]]
-    menus = [controls.select(chosen, "rank", ranks, "rank", default=""), controls.select(chosen, "peer", others, t("profiler.peer"))]
+    others = [
+        ("", t("profiler.alone")),
+        *[(value, t("profiler.against", rank=value)) for value, _ in ranks if value != str(rank)],
+    ]
+    menus = [
+        controls.select(chosen, "rank", ranks, "rank", default=""),
+        controls.select(chosen, "peer", others, t("profiler.peer")),
+    ]
     if perfetto.folder() is not None:
         name = quote(view.get("id"), safe="")
         menus.append(
@@ -157,7 +173,11 @@ def _top(found: Sequence[traces.Trace], rank: int) -> Any:
             for one in ranks
         ]
         rows.append(
-            [html.Span(op["op"], title=op["op"], className="fw-op", **{"data-raw": "1"}), t(f"opkind.{op['kind']}"), *cells]
+            [
+                html.Span(op["op"], title=op["op"], className="fw-op", **{"data-raw": "1"}),
+                t(f"opkind.{op['kind']}"),
+                *cells,
+            ]
         )
     heads = [t("profiler.op"), t("profiler.kind"), *[f"rank {one}" for one in ranks]]
     return table(heads, rows, numeric=tuple(range(2, 2 + len(ranks))), label=t("profiler.top"))

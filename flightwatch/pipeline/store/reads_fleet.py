@@ -49,7 +49,7 @@ class Roster:
     Attributes
     ----------
     keys: identity of each device for joining values.
-    cohort: vendor and model; devices of one cohort are compared.
+    cohort: vendor, model, and whether a job has it; devices of one cohort are compared.
     places: column to one text a device: rack, cooling_zone, power_zone, leaf_switch, job, cluster ("" unknown).
     """
 
@@ -76,6 +76,12 @@ def roster(store: Store, now_ms: int) -> Roster:
             SELECT cluster, node, toUInt16({HOST}) AS device FROM flightwatch.node_latest
             WHERE ts > now64(3) - toIntervalSecond({{gone:UInt32}}) AND node NOT IN (SELECT node FROM known)
             GROUP BY cluster, node
+        ), placed AS (
+            SELECT p.node AS node, assumeNotNull(p.device) AS device, argMax(p.job, p.ts) AS job
+            FROM flightwatch.placements AS p
+            WHERE isNotNull(p.device) AND (isNull(p.valid_until) OR p.valid_until > now64(3)) AND p.job IN (
+                SELECT job FROM flightwatch.rank_latest WHERE ts > now64(3) - toIntervalSecond({{gone:UInt32}})
+            ) GROUP BY node, device
         ), switches AS (
             SELECT node, anyIf(leaf_switch, isNotNull(leaf_switch)) AS leaf FROM (
                 SELECT node, leaf_switch FROM ({inventory_sql(now_ms)})
@@ -83,7 +89,7 @@ def roster(store: Store, now_ms: int) -> Roster:
         )
         SELECT f.cluster AS cluster, f.node AS node, f.device AS device, cityHash64(f.cluster, f.node, f.device) AS key,
             concat(ifNull(toString(f.vendor), ''), ' ', ifNull(toString(f.model), '')) AS cohort,
-            ifNull(toString(f.job), '') AS job,
+            if(ifNull(f.job, '') != '', toString(f.job), ifNull(toString(p.job), '')) AS job,
             if(ifNull(d.rack, '') != '', d.rack, ifNull(n.rack, '')) AS rack,
             if(ifNull(d.cooling_zone, '') != '', d.cooling_zone, ifNull(n.cooling_zone, '')) AS cooling_zone,
             if(ifNull(d.power_zone, '') != '', d.power_zone, ifNull(n.power_zone, '')) AS power_zone,
@@ -98,6 +104,7 @@ def roster(store: Store, now_ms: int) -> Roster:
         LEFT JOIN (SELECT node, any(rack) AS rack, any(cooling_zone) AS cooling_zone, any(power_zone) AS power_zone
             FROM inventory_now WHERE isNull(device) GROUP BY node) AS n ON n.node = f.node
         LEFT JOIN switches AS s ON s.node = f.node
+        LEFT JOIN placed AS p ON p.node = f.node AND p.device = f.device
         ORDER BY node, device
         """,
         {"gone": GONE_SECONDS},
@@ -106,7 +113,7 @@ def roster(store: Store, now_ms: int) -> Roster:
         nodes=_texts(table, "node"),
         devices=table["device"].to_numpy().astype(np.uint16),
         keys=table["key"].to_numpy().astype(np.uint64),
-        cohort=_texts(table, "cohort"),
+        cohort=[f"{made} {'busy' if job else 'idle'}" for made, job in zip(_texts(table, "cohort"), _texts(table, "job"), strict=True)],
         places={name: _texts(table, name) for name in PLACES},
     )
 
