@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from flightwatch.cli.alert_parts import alerting
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.core.clock import Clock
 from flightwatch.core.settings import Loaded
 from flightwatch.incidents.action_settings import ActionSettings
 from flightwatch.incidents.actions import Actions
 from flightwatch.incidents.actuators.registry import actuators_of
+from flightwatch.incidents.channels import Channel
 from flightwatch.incidents.context import Context
 from flightwatch.incidents.evidence import Evidence
 from flightwatch.incidents.fast_events import FastEvents, event_detectors
@@ -32,15 +34,19 @@ from flightwatch.pipeline.store.client import Store
 
 
 def incident_service(
-    settings: Loaded, common: CommonSettings, bus: Bus, control: Control, store: Store, clock: Clock, verify: Verify
-) -> IncidentService:
-    """Return the service; not running."""
+    settings: Loaded, common: CommonSettings, bus: Bus, control: Control, store: Store, clock: Clock, verify: Verify,
+    channels: Sequence[Channel] = (),
+) -> IncidentService:  # fmt: skip
+    """Return the service; not running. `channels`: places for messages beside those of the settings."""
     context = Context(store, clock, lambda: stored_lag_seconds(bus, clock.now_ms()))
     detect = settings.section(DetectSettings)
     return IncidentService(
         control, bus, context, clock, settings.section(IncidentSettings),
         FastEvents(event_detectors((*detect.disabled, *detect.shadow))),
-        _followers(settings, common, control, store, clock, context),
+        (
+            *_followers(settings, common, control, store, clock, context),
+            alerting(settings, common, control, store, clock, channels),
+        ),
         holder=f"{common.node_name}:{os.getpid()}", verify=verify,
     )  # fmt: skip
 

@@ -35,10 +35,13 @@ SERVER_SECTIONS: dict[str, str] = {
     "ingest": "flightwatch.pipeline.ingest.settings:IngestSettings",
     "detect": "flightwatch.pipeline.detection.settings:DetectSettings",
     "profiles": "flightwatch.pipeline.profiles.settings:ProfilesSettings",
+    "incidents": "flightwatch.incidents.settings:IncidentSettings",
     "access": "flightwatch.dashboard.access.settings:AccessSettings",
     "console": "flightwatch.dashboard.settings:ConsoleSettings",
     "actions": "flightwatch.incidents.action_settings:ActionSettings",
     "outgoing": "flightwatch.incidents.outgoing:OutgoingSettings",
+    "alerts": "flightwatch.incidents.alert_settings:AlertSettings",
+    "routes": "flightwatch.incidents.routes:RouteSettings",
     "channels": "flightwatch.incidents.channels:ChannelSettings",
 }
 

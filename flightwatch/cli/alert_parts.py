@@ -1,0 +1,60 @@
+"""Channels, routes and the follower that tells people, from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.core.clock import Clock
+from flightwatch.core.settings import Loaded
+from flightwatch.incidents.alert_settings import AlertSettings
+from flightwatch.incidents.channels import Channel, ChannelSettings, build_channels
+from flightwatch.incidents.chart import EvidencePicture
+from flightwatch.incidents.delivery import Alerting
+from flightwatch.incidents.facts import FactReader
+from flightwatch.incidents.heartbeat import Heartbeat
+from flightwatch.incidents.messages import Messages
+from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.routes import Routes, RouteSettings
+from flightwatch.pipeline.control.actions import ActionRecords
+from flightwatch.pipeline.control.alerts import AlertRecords
+from flightwatch.pipeline.control.database import Control
+from flightwatch.pipeline.control.incidents import IncidentRecords
+from flightwatch.pipeline.store.client import Store
+
+
+def channels_of(settings: Loaded, clock: Clock) -> dict[str, Channel]:
+    """Return the enabled channels. Raises ConfigError: a channel's settings are wrong."""
+    outgoing = Outgoing(settings.section(OutgoingSettings), clock)
+    return build_channels(settings.named(ChannelSettings), outgoing)
+
+
+def routes_of(settings: Loaded, channels: Mapping[str, Channel]) -> Routes:
+    """Return the routes. Raises ConfigError: a route is wrong."""
+    return Routes(settings.named(RouteSettings), channels)
+
+
+def alerting(
+    settings: Loaded, common: CommonSettings, control: Control, store: Store, clock: Clock,
+    more: Sequence[Channel] = (),
+) -> Alerting:  # fmt: skip
+    """Return the follower; its threads begin with its first cycle.
+
+    Parameters
+    ----------
+    more: channels beside those of the settings.
+
+    Raises
+    ------
+    ConfigError: a channel, a route or the heartbeat's address is wrong.
+    """
+    channels = channels_of(settings, clock) | {channel.name: channel for channel in more}
+    own = settings.section(AlertSettings)
+    incidents = IncidentRecords(control)
+    facts = FactReader(incidents, ActionRecords(control, common.cluster), store, own, clock, common.cluster)
+    picture = EvidencePicture(store, common.cluster, clock, own.facts_seconds)
+    return Alerting(
+        AlertRecords(control), incidents, channels, routes_of(settings, channels),
+        Messages(incidents, facts, own, clock, common.cluster, picture), own, clock,
+        Heartbeat(own, Outgoing(settings.section(OutgoingSettings), clock), clock),
+    )  # fmt: skip
