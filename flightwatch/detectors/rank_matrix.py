@@ -12,6 +12,7 @@ import pandas as pd
 from flightwatch.detectors.contract import Frames
 from flightwatch.detectors.grouped import FloatArray, sorted_median
 from flightwatch.detectors.layout import Layout, build_layout
+from flightwatch.detectors.waits import SPLIT, filled
 
 
 class StepSource(Protocol):
@@ -52,9 +53,12 @@ class RunSteps:
         return len(self.steps_S), len(self.layout.ranks_R)
 
     def channel(self, name: str) -> FloatArray | None:
-        """Return column `name` as float32 [S, R], NaN where unknown; None when nothing is known."""
+        """Return column `name` as float32 [S, R], NaN where unknown; None when nothing is known.
+
+        Waiting and transfer are filled in where groups span nodes (see `waits`).
+        """
         if name not in self._cache:
-            self._cache[name] = self._source.dense(name)
+            self._cache[name] = filled(self, name, self._source.dense) if name in SPLIT else self._source.dense(name)
         return self._cache[name]
 
     def columns(self, prefix: str) -> list[str]:
