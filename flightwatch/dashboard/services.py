@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flightwatch.dashboard.access.control import AccessControl
+from flightwatch.incidents.channels import Channel
+from flightwatch.detectors.contract import Finding
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
@@ -29,6 +31,8 @@ class Services:
     access: who is who; None: everybody on loopback is the local administrator.
     profile_limits: how large a profile may be.
     outgoing: client with which an identity provider is asked; None: one with default limits.
+    publish_findings: sends findings to the bus, one call at a time; None: this process has no bus.
+    channels: where messages go, for their state and a test message.
     """
 
     store: Store
@@ -38,3 +42,5 @@ class Services:
     access: AccessControl | None = None
     profile_limits: ProfilesSettings = field(default_factory=ProfilesSettings)
     outgoing: Outgoing | None = None
+    publish_findings: Callable[[Sequence[Finding]], None] | None = None
+    channels: Mapping[str, Channel] = field(default_factory=dict)

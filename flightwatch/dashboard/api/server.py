@@ -12,6 +12,9 @@ from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.dashboard.api import (
     account,
     actions,
+    alerts,
+    channels,
+    detectors,
     findings,
     fleet,
     hooks,
@@ -34,7 +37,8 @@ from flightwatch.dashboard.services import Services
 PREFIX = "/api/v1"
 LARGEST_BODY_BYTES = 1_000_000
 _PARTS = (
-    incidents, reports, silences, findings, actions, profiles, fleet, sql, status_routes, account, saved, live,
+    incidents, reports, silences, findings, actions, profiles, fleet, sql, status_routes, account, channels, detectors, saved,
+    live,
 )  # fmt: skip
 _DESCRIPTION = (
     "Incidents, findings, silences, actions, profiles, devices, nodes, jobs, SQL. Log in at /login, or send a token:"

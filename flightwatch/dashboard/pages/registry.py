@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from flightwatch.dashboard.pages import fleet, incident, incidents, job, jobs, node, profiler, ranks, setup, sql
+from flightwatch.dashboard.pages import admin, fleet, incident, incidents, job, jobs, node, profiler, ranks, setup, sql
 from flightwatch.dashboard.pages.contract import Page
 
 #: Paths are tried in this order.
@@ -20,6 +20,7 @@ PAGES = cast(
         ranks,
         profiler,
         sql,
+        admin,
         setup,
     ),
 )
