@@ -6,6 +6,7 @@ import argparse
 import threading
 from contextlib import ExitStack
 
+from flightwatch.cli.alert_parts import channels_of
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.sections import load_settings
 from flightwatch.cli.stopping import when_asked_to_stop
@@ -18,10 +19,13 @@ from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
+from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.control.database import open_control
 from flightwatch.pipeline.control.settings import ControlSettings
+from flightwatch.pipeline.detection.publish import FindingPublisher
+from flightwatch.pipeline.profiles.settings import ProfilesSettings
 from flightwatch.pipeline.status import StatusProbe
 from flightwatch.pipeline.store.client import open_store
 from flightwatch.pipeline.store.migrate import wait_until_migrated
@@ -68,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
             bus, store, clock, cluster=common.cluster, folder=store.folder, components=_no_components,
             bus_settings=settings.section(BusSettings),
         )  # fmt: skip
-        services = Services(store, probe, lambda: None, control, access)
+        services = Services(store, probe, lambda: None, control, access, channels=channels_of(settings, clock))
         app = create_app(services, loopback_only=is_loopback(host), base_path=console.base_path)
         server = HttpServer("console", app, bound)
         server.start()
