@@ -10,10 +10,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flightwatch.cli.agent import receiver_settings
+from flightwatch.cli.alert_parts import channels_of
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.demo_cluster import DemoCluster
+from flightwatch.cli.demo_inbox import DemoInbox
 from flightwatch.cli.demo_job import DemoJob
 from flightwatch.cli.detection_parts import detection_loop
+from flightwatch.cli.engine_parts import incident_service
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
 from flightwatch.cli.profile_worker import keys_of_agent, profile_worker
@@ -33,16 +36,19 @@ from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
+from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
 from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.bus.topics import setup_topics
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
+from flightwatch.pipeline.detection.publish import FindingPublisher
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
 from flightwatch.pipeline.profiles.server_key import server_key
+from flightwatch.pipeline.profiles.settings import ProfilesSettings
 from flightwatch.pipeline.status import StatusProbe
 from flightwatch.pipeline.store.client import Store, open_store
 from flightwatch.pipeline.store.migrate import migrate
@@ -129,6 +135,13 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
     detection = detection_loop(settings, common, bus, store, control, key, clock, lambda: probe()["lag_seconds"])
     detect = Worker("detect", detection.run, detection.wake.set)
     profiles = profile_worker(settings, common, key, bus, control, store, signatures)
+    channels = []
+    if arguments.demo:
+        inbox = DemoInbox()
+        channels.append(inbox.start(clock))
+        stack.callback(inbox.stop)
+    service = incident_service(settings, common, bus, control, store, clock, signatures, channels)
+    incidents = Worker("incidents", service.run)
     agent_keys = keys_of_agent(settings.section(AgentSettings).control_keys, key)
     agent = AgentProcess(
         ["--config", arguments.config] if arguments.config else [], child_environment(common) | agent_keys
@@ -136,6 +149,7 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
 
     def components() -> dict[str, str]:
         states = {"ingest": worker.state, "detect": detect.state, "profiles": profiles.state}
+        states["incidents"] = incidents.state
         return states if arguments.no_agent else states | {"agent": agent.state}
 
     probe = StatusProbe(
@@ -149,8 +163,18 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
         return None if probe()["lag_seconds"] is not None else "the bus does not answer"
 
     access = AccessControl(settings.section(AccessSettings), control, loopback_only=is_loopback(console.host))
-    services = Services(store, probe, missing, control, access)
-    for part in (worker, detect, profiles):
+    services = Services(
+        store,
+        probe,
+        missing,
+        control,
+        access,
+        channels=channels_of(settings, clock) | {one.name: one for one in channels},
+        profile_limits=settings.section(ProfilesSettings),
+        outgoing=Outgoing(settings.section(OutgoingSettings)),
+        publish_findings=FindingPublisher(bus, clock, common.cluster, common.node_name).publish,
+    )
+    for part in (worker, detect, profiles, incidents):
         part.start()
         stack.callback(part.stop, DRAIN_SECONDS)
     local = HttpServer("local", create_local_app(services), bind_unix(data_dir / SOCKET_NAME))

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flightwatch.core.incident import AlertReason, IncidentState
-from flightwatch.core.vocabulary import FindingKind, Severity
+from flightwatch.core.incident import AlertReason
+from flightwatch.core.vocabulary import FindingKind
 from flightwatch.detectors.joint import Places
 from flightwatch.incidents.grouping import Group, Grouping
 from flightwatch.incidents.quiet import Inhibitors, silence_for
@@ -24,7 +24,6 @@ _LOOK_MS, _SOON_MS = 1_000, 100
 #: Losses and progress are worked out anew this often.
 _REFRESH_MS = 15_000
 _MINUTE_MS = 60_000
-_REMINDED = (Severity.P1.value, Severity.P2.value)
 #: Changes that people hear of once they have heard of the incident.
 _TOLD = ("root_finding", "progress", "node", "kind")
 
@@ -113,28 +112,20 @@ class Attention:
                 return row
             self._waiting.pop(row["id"], None)
             self._told[row["id"]] = _telling(row)
-            row = tx.touch(row, {"thread": row["id"], "announced_severity": row["severity"],
-                                 "reminded_at_ms": tx.now_ms}, project=False)  # fmt: skip
+            heard = {"thread": row["id"], "announced_severity": row["severity"]}
+            row = tx.touch(row, heard, project=False)
             tx.need(row, AlertReason.OPENED)
             return row
         self._waiting.pop(row["id"], None)
         if worse(row["severity"], row["announced_severity"]):
             tx.need(row, AlertReason.WORSENED, {"severity": [row["announced_severity"], row["severity"]]})
             self._told[row["id"]] = _telling(row)
-            return tx.touch(row, {"announced_severity": row["severity"], "reminded_at_ms": tx.now_ms}, project=False)
+            return tx.touch(row, {"announced_severity": row["severity"]}, project=False)
         if self._told.setdefault(row["id"], _telling(row)) != _telling(row) and row["id"] not in pending:
             tx.need(row, AlertReason.CHANGED, {"before": dict(zip(_TOLD, self._told[row["id"]], strict=True))})
             self._told[row["id"]] = _telling(row)
             return row
-        return self._remind(tx, row)
-
-    def _remind(self, tx: EngineTransaction, row: dict[str, Any]) -> dict[str, Any]:
-        since = row["reminded_at_ms"] or row["opened_at_ms"]
-        open_ = row["state"] == IncidentState.OPEN.value and row["severity"] in _REMINDED
-        if not open_ or tx.now_ms - since < self._settings.remind_after_seconds * 1000:
-            return row
-        tx.need(row, AlertReason.REMINDER)
-        return tx.touch(row, {"reminded_at_ms": tx.now_ms}, project=False)
+        return row
 
     def _settle_ms(self, now_ms: int) -> float:
         """Return how long a new incident waits for more findings: longer while many open."""

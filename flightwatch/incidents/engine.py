@@ -71,8 +71,8 @@ class Engine:
         """Read everything from the database again before the next batch: another engine may have written."""
         self._grouping = None
 
-    def cycle(self, lease: Lease, statements: Sequence[Statement], positions: Positions) -> None:
-        """Take a batch in, and do what is due by time.
+    def cycle(self, lease: Lease, statements: Sequence[Statement], positions: Positions) -> bool:
+        """Take a batch in, and do what is due by time; say whether a message became due.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class Engine:
         TransientError, StaleGeneration: nothing of this batch was written; it must come again.
         """
         if not statements and not positions and not self._attention.due(self._clock.now_ms()):
-            return
+            return False
         try:
             grouping = self._ready()
             with self._writes.transaction(lease) as tx:
@@ -103,6 +103,7 @@ class Engine:
             raise
         self.counters.statements += len(statements)
         self.counters.opened += len(opened)
+        return tx.needs_written > 0
 
     # -- memory
 

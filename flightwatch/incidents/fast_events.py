@@ -58,6 +58,11 @@ class FastEvents:
             if row["severity"] in _AT_ONCE:
                 self._due[key] = None
 
+    def forget(self) -> None:
+        """Start anew: what was said may not have been stored, and its events come again."""
+        for held in (self._events, self._due, self._scored_ms, self._said):
+            held.clear()
+
     def findings(self, now_ms: int) -> list[tuple[str, Finding]]:
         """Return (cluster, finding) of what is new about the nodes that are due."""
         ready = [key for key in self._due if now_ms - self._scored_ms.get(key, -_PAUSE_MS) >= _PAUSE_MS]

@@ -35,9 +35,6 @@ class IncidentSettings:
     crowd_nodes: int = setting(
         5, "nodes of one rack, zone, switch or job with the same finding: one incident", minimum=2
     )
-    remind_after_seconds: float = setting(
-        1800.0, "an open P1 or P2 that nobody acknowledged is told again after this", minimum=60
-    )
     p2_job_gpus: int = setting(1000, "GPUs of a job from which a share of it makes an incident P2", minimum=1)
     p2_job_share: float = setting(0.05, "share of such a job lost that makes an incident P2", minimum=0)
     p2_loss_gpu_hours_per_hour: float = setting(10.0, "loss that makes an incident P2", minimum=0)

@@ -14,8 +14,8 @@ from flightwatch.incidents.view import VISIBLE, members_of, why, worse
 from flightwatch.pipeline.control.engine_writes import ENGINE, EngineTransaction, encoded
 from flightwatch.pipeline.control.incident_rows import OPEN_STATES
 
-#: After these, in milliseconds from a moment, its evidence is read: at once, and when what followed has arrived.
-EVIDENCE_PARTS_MS = (0, 660_000)
+#: After these, in milliseconds from a moment, its evidence is read: what came before it, and what followed.
+EVIDENCE_PARTS_MS = (20_000, 660_000)
 #: A group with more findings is looked at as a whole at most once in this time.
 _LARGE, _LARGE_PAUSE_MS = 2_000, 2_000
 #: Figures reach the store's projection at most this often; losses, which always grow, less often.
@@ -103,7 +103,7 @@ class Settlement:
         self.rows[id_] = row = tx.change(row, values, "resolved", {"evidence_until": row["evidence_at_ms"]})
         worst = max(members_of(self.group_of[id_]), key=lambda one: (one.score, one.stated_at), default=None)
         if worst is not None:
-            tx.pin_evidence(id_, "peak", worst.stated_at, (0,))
+            tx.pin_evidence(id_, "peak", worst.stated_at, EVIDENCE_PARTS_MS)
         tx.pin_evidence(id_, "close", tx.now_ms, EVIDENCE_PARTS_MS)
         if row["thread"]:
             tx.need(row, AlertReason.RESOLVED)
@@ -217,7 +217,7 @@ class Settlement:
 
     def _reopen(self, tx: EngineTransaction, row: dict[str, Any], group: Group) -> dict[str, Any]:
         values = {"state": IncidentState.OPEN.value, "closed_at_ms": None, "closed_by": None, "acknowledged_by": None,
-                  "acknowledged_at_ms": None, "reopened": row["reopened"] + 1, "reminded_at_ms": None,
+                  "acknowledged_at_ms": None, "reopened": row["reopened"] + 1,
                   "loss_counted_at_ms": tx.now_ms}  # fmt: skip
         new = tx.change(row, values, "reopened")
         heard = new["thread"] and not new["silenced_by"] and not new["inhibited_by"]
@@ -269,7 +269,7 @@ def lost_until(row: Mapping[str, Any], until_ms: int, rate: float | None) -> dic
 
 def _blank(id_: str, cluster: str, opened_at_ms: int, now_ms: int) -> dict[str, Any]:
     return {
-        "id": id_, "revision": 1, "sequence": 0, "cluster": cluster, "state": IncidentState.OPEN.value,
+        "id": id_, "revision": 1, "cluster": cluster, "state": IncidentState.OPEN.value,
         "severity": Severity.P4.value, "kind": FindingKind.ANOMALY.value, "class_": None,
         "scope": FindingScope.PIPELINE.value, "title": "", "summary": "", "node": None, "device": None, "rank": None,
         "job": None, "run": None, "tenant": None, "targets": encoded([]), "opened_at_ms": opened_at_ms,
@@ -278,7 +278,7 @@ def _blank(id_: str, cluster: str, opened_at_ms: int, now_ms: int) -> dict[str, 
         "progress": Progress.UNKNOWN.value, "gpus_affected": None, "loss_gpu_hours_per_hour": None,
         "lost_gpu_hours": None, "loss_counted_at_ms": None, "assignee": None, "acknowledged_by": None,
         "acknowledged_at_ms": None, "silenced_by": None, "inhibited_by": None, "reopened": 0, "stale": False,
-        "findings_count": 0, "merged_into": None, "thread": "", "announced_severity": None, "reminded_at_ms": None,
+        "findings_count": 0, "merged_into": None, "thread": "", "announced_severity": None,
         "peak_severity": Severity.P4.value, "projected_at_ms": now_ms,
     }  # fmt: skip
 

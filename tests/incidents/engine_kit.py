@@ -11,6 +11,7 @@ from flightwatch.core.clock import ManualClock
 from flightwatch.core.incident import Incident
 from flightwatch.core.vocabulary import FindingState
 from flightwatch.detectors.contract import Finding
+from flightwatch.detectors.joint import Places
 from flightwatch.incidents.context import ClusterView, Context
 from flightwatch.incidents.engine import Engine
 from flightwatch.incidents.settings import IncidentSettings
@@ -56,6 +57,14 @@ class Rig:
         self.needs = AlertNeeds(self.control)
         self.engine = self.another_engine()
         self.lease = self.take_role("a")
+
+    @staticmethod
+    def view_of(places: Places) -> ClusterView:
+        return ClusterView(places)
+
+    @staticmethod
+    def quick() -> IncidentSettings:
+        return IncidentSettings(settle_seconds=0.0)
 
     def another_engine(self) -> Engine:
         return Engine(EngineWrites(self.control), self.context, self.clock, self.settings)

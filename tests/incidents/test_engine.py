@@ -402,16 +402,6 @@ def test_imminent_failure_and_one_degraded_node(rig: Rig) -> None:
     }  # fmt: skip
 
 
-def test_an_unattended_p2_is_told_again_and_an_acknowledged_one_is_not(rig: Rig) -> None:
-    rig.take(finding(Kind.DEVICE_ERROR, "n1", 3, T0, severity=Severity.P2))
-    rig.wait(1)
-    rig.wait(1801)
-    assert [reason for _, reason in rig.told()] == ["opened", "reminder"]
-    rig.records.acknowledge(rig.incidents()[0].id, "ada")
-    rig.wait(3601)
-    assert [reason for _, reason in rig.told()] == ["opened", "reminder", "acknowledged"]
-
-
 def test_an_engine_that_lost_the_role_writes_nothing(rig: Rig) -> None:
     stale = rig.lease
     rig.lease = rig.take_role("a")

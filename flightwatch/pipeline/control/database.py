@@ -194,7 +194,9 @@ def _postgresql(url: str, settings: ControlSettings) -> sa.Engine:
         isolation_level="READ COMMITTED",
         connect_args={
             "connect_timeout": settings.busy_timeout_seconds,
-            "options": f"-c lock_timeout={settings.busy_timeout_seconds}s -c timezone=UTC",
+            # A process that was stopped inside a transaction must not keep its locks from those who take over.
+            "options": f"-c lock_timeout={settings.busy_timeout_seconds}s -c timezone=UTC"
+            " -c idle_in_transaction_session_timeout=30s",
         },
     )
 

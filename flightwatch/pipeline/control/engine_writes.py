@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from flightwatch.core.incident import AlertReason
 from flightwatch.pipeline.control.database import Control
-from flightwatch.pipeline.control.incident_rows import OPEN_STATES, Silence, silence_of
-from flightwatch.pipeline.control.incident_writes import change, locked, need, project_incident, record, store
+from flightwatch.pipeline.control.incident_rows import OPEN_STATES, Silence, projection_row, silence_of
+from flightwatch.pipeline.control.incident_writes import locked
 from flightwatch.pipeline.control.leases import Lease
+from flightwatch.pipeline.control.projections import project_many
 from flightwatch.pipeline.control.schema_incidents import (
     ALERT_NEEDS,
     ENGINE_POSITIONS,
@@ -40,7 +41,9 @@ class EngineWrites:
     def transaction(self, lease: Lease) -> Iterator[EngineTransaction]:
         """Open the transaction of one batch; nothing of it is written when the lease is over (StaleGeneration)."""
         with self._control.leases.guarded(lease) as connection:
-            yield EngineTransaction(self._control, connection)
+            made = EngineTransaction(self._control, connection)
+            yield made
+            made.finish()
 
     def positions(self) -> dict[tuple[str, int], tuple[str, int]]:
         """Return (topic, partition) to (incarnation of the log, next offset)."""
@@ -94,11 +97,19 @@ class EngineWrites:
 
 
 class EngineTransaction:
-    """One open transaction of the engine."""
+    """One open transaction of the engine. What it writes goes out together at its end."""
 
     def __init__(self, control: Control, connection: sa.Connection) -> None:
         self._control, self._connection = control, connection
         self.now_ms = control.now_ms(connection)
+        self._new: dict[str, dict[str, Any]] = {}
+        self._changed: dict[str, dict[str, Any]] = {}
+        self._history: list[dict[str, Any]] = []
+        self._needs: list[dict[str, Any]] = []
+        self._pins: list[dict[str, Any]] = []
+        self._projected: set[str] = set()
+        #: Messages that became due in this transaction.
+        self.needs_written = 0
 
     def advance(self, positions: Mapping[tuple[str, int], tuple[str, int]]) -> None:
         """Store how far the bus was read, with what was made of it."""
@@ -109,8 +120,11 @@ class EngineTransaction:
         self._upsert(ENGINE_POSITIONS, rows, ("topic", "partition"))
 
     def incidents(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return rows by id, locked; unknown ids are left out."""
-        return locked(self._connection, ids)
+        """Return rows by id, locked, with what this transaction changed; unknown ids are left out."""
+        mine = self._new | self._changed
+        return locked(self._connection, [id_ for id_ in ids if id_ not in mine]) | {
+            id_: dict(mine[id_]) for id_ in ids if id_ in mine
+        }
 
     def people_since(self, sequence: int) -> list[tuple[int, str, str]]:
         """Return (number, incident, event) of what people did since a number in the history."""
@@ -141,40 +155,43 @@ class EngineTransaction:
             self._connection.execute(placed.values(values), list(rows))
 
     def open(self, row: Mapping[str, Any], detail: Mapping[str, Any], event: str = "opened") -> dict[str, Any]:
-        """Insert a new incident; return its row."""
-        new = dict(row)
-        new["sequence"] = record(self._connection, new, ENGINE, event, detail, self.now_ms)
-        self._connection.execute(sa.insert(INCIDENTS).values(new))
-        self._projected(new)
+        """Add a new incident; return its row."""
+        self._new[row["id"]] = new = dict(row) | {"projected_at_ms": self.now_ms}
+        self._record(new, event, detail)
         return new
 
     def change(
         self, row: dict[str, Any], values: Mapping[str, Any], event: str, detail: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Change what people see: a new revision; return the new row."""
-        return change(
-            self._control, self._connection, row, dict(values) | {"projected_at_ms": self.now_ms}, actor=ENGINE,
-            event=event, detail=detail, at_ms=self.now_ms,
-        )  # fmt: skip
+        ours = {"revision": row["revision"] + 1, "updated_at_ms": self.now_ms, "projected_at_ms": self.now_ms}
+        new = self._keep(row | dict(values) | ours)
+        self._record(new, event, detail or {})
+        return new
 
     def touch(self, row: dict[str, Any], values: Mapping[str, Any], *, project: bool) -> dict[str, Any]:
         """Change figures that make no new revision (counts, losses); return the new row."""
         new = row | dict(values)
-        store(self._connection, new)
         if project:
-            new["updated_at_ms"] = self.now_ms
-            self._projected(new)
-            store(self._connection, new)
-        return new
+            new |= {"updated_at_ms": self.now_ms, "projected_at_ms": self.now_ms}
+            self._projected.add(new["id"])
+        return self._keep(new)
 
     def need(self, row: Mapping[str, Any], reason: AlertReason, detail: Mapping[str, Any] | None = None) -> None:
         """Note that people must hear of a change."""
-        need(self._connection, row, reason, self.now_ms, detail)
+        self._needs.append(
+            {"incident": row["id"], "revision": row["revision"], "reason": reason.value,
+             "detail": encoded(detail or {}), "at_ms": self.now_ms}
+        )  # fmt: skip
+        self.needs_written += 1
 
     def rename_needs(self, old: str, new: str) -> None:
         """Let messages that are due for an id be due for the one that replaces it."""
         waiting = sa.and_(ALERT_NEEDS.c.incident == old, ALERT_NEEDS.c.handled_at_ms.is_(None))
         self._connection.execute(sa.update(ALERT_NEEDS).where(waiting).values(incident=new))
+        for one in self._needs:
+            if one["incident"] == old:
+                one["incident"] = new
 
     def drop_needs(self, id_: str) -> bool:
         """Drop the messages that are due for an incident; say whether its first one was among them."""
@@ -182,7 +199,54 @@ class EngineTransaction:
         dropped = (
             sa.update(ALERT_NEEDS).where(waiting).values(handled_at_ms=self.now_ms).returning(ALERT_NEEDS.c.reason)
         )
-        return AlertReason.OPENED.value in self._connection.execute(dropped).scalars().all()
+        reasons = list(self._connection.execute(dropped).scalars())
+        reasons += [one["reason"] for one in self._needs if one["incident"] == id_]
+        self._needs = [one for one in self._needs if one["incident"] != id_]
+        return AlertReason.OPENED.value in reasons
+
+    def finish(self) -> None:
+        """Write everything that was kept back: rows, history, messages, projections, pins."""
+        connection = self._connection
+        if self._new:
+            connection.execute(sa.insert(INCIDENTS), list(self._new.values()))
+        if self._changed:
+            columns = [name for name in next(iter(self._changed.values())) if name != "id"]
+            changed = sa.update(INCIDENTS).where(INCIDENTS.c.id == sa.bindparam("of"))
+            changed = changed.values({name: sa.bindparam(f"new_{name}") for name in columns})
+            connection.execute(
+                changed,
+                [{"of": row["id"]} | {f"new_{name}": row[name] for name in columns} for row in self._changed.values()],
+            )
+        if self._history:
+            connection.execute(sa.insert(INCIDENT_HISTORY), self._history)
+        if self._needs:
+            connection.execute(sa.insert(ALERT_NEEDS), self._needs)
+        self._upsert(EVIDENCE_PINS, self._pins, ("incident", "moment", "part"), replace=False)
+        self._project()
+
+    def _keep(self, row: dict[str, Any]) -> dict[str, Any]:
+        (self._new if row["id"] in self._new else self._changed)[row["id"]] = row
+        return row
+
+    def _record(self, row: Mapping[str, Any], event: str, detail: Mapping[str, Any]) -> None:
+        self._history.append(
+            {"incident": row["id"], "revision": row["revision"], "at_ms": self.now_ms, "actor": ENGINE, "event": event,
+             "detail": encoded(detail)}
+        )  # fmt: skip
+        self._projected.add(row["id"])
+
+    def _project(self) -> None:
+        ids = sorted(self._projected)
+        members: dict[str, list[str]] = {id_: [] for id_ in ids}
+        for start in range(0, len(ids), _CHUNK):
+            chosen = sa.select(INCIDENT_FINDINGS.c.incident, INCIDENT_FINDINGS.c.finding).where(
+                INCIDENT_FINDINGS.c.incident.in_(ids[start : start + _CHUNK])
+            )
+            for row in self._connection.execute(chosen.order_by(INCIDENT_FINDINGS.c.detected_at_ms)):
+                members[row.incident].append(row.finding)
+        rows = self._new | self._changed
+        entries = [(id_, projection_row(rows[id_], members[id_])) for id_ in ids]
+        project_many(self._control, self._connection, "incidents", entries)
 
     def waiting_for_message(self, ids: Sequence[str]) -> set[str]:
         """Return which incidents have a message that is due and not handled yet."""
@@ -204,15 +268,10 @@ class EngineTransaction:
 
     def pin_evidence(self, incident: str, moment: str, at_ms: int, parts: Sequence[int]) -> None:
         """Ask for evidence around a time: part i is due `parts[i]` ms after it. A repeat changes nothing."""
-        rows = [
+        self._pins += [
             {"incident": incident, "moment": moment, "part": number, "at_ms": at_ms, "due_ms": at_ms + after}
             for number, after in enumerate(parts)
         ]
-        self._upsert(EVIDENCE_PINS, rows, ("incident", "moment", "part"), replace=False)
-
-    def _projected(self, row: dict[str, Any]) -> None:
-        row["projected_at_ms"] = self.now_ms
-        project_incident(self._control, self._connection, row)
 
     def _findings(self, column: sa.ColumnElement[Any], values: Sequence[str]) -> dict[str, dict[str, Any]]:
         found: dict[str, dict[str, Any]] = {}

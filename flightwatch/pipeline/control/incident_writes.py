@@ -66,12 +66,11 @@ def change(
     actor: str,
     event: str,
     detail: Mapping[str, Any] | None = None,
-    at_ms: int | None = None,
 ) -> dict[str, Any]:
     """Change an incident so that people see it: a new revision, a history entry, a projection; return the new row."""
-    now_ms = control.now_ms(connection) if at_ms is None else at_ms
+    now_ms = control.now_ms(connection)
     new = row | dict(values) | {"revision": row["revision"] + 1, "updated_at_ms": now_ms}
-    new["sequence"] = record(connection, new, actor, event, detail or {}, now_ms)
+    record(connection, new, actor, event, detail or {}, now_ms)
     store(connection, new)
     project_incident(control, connection, new)
     return new
@@ -79,13 +78,13 @@ def change(
 
 def record(
     connection: sa.Connection, row: Mapping[str, Any], actor: str, event: str, detail: Mapping[str, Any], at_ms: int
-) -> int:
-    """Append to the history of an incident; return the entry's sequence number."""
+) -> None:
+    """Append to the history of an incident."""
     added = sa.insert(INCIDENT_HISTORY).values(
         incident=row["id"], revision=row["revision"], at_ms=at_ms, actor=actor, event=event,
         detail=json.dumps(detail, ensure_ascii=False),
     )  # fmt: skip
-    return int(connection.execute(added.returning(INCIDENT_HISTORY.c.sequence)).scalar_one())
+    connection.execute(added)
 
 
 def store(connection: sa.Connection, row: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from flightwatch.pipeline.control.incident_rows import (
     incident_of,
     parse_cursor,
 )
-from flightwatch.pipeline.control.incident_writes import change, locked, need, record, resolved_id, store, with_loss
+from flightwatch.pipeline.control.incident_writes import change, locked, need, record, resolved_id, with_loss
 from flightwatch.pipeline.control.projections import project
 from flightwatch.pipeline.control.schema_incidents import (
     INCIDENT_FINDINGS,
@@ -35,8 +35,6 @@ from flightwatch.pipeline.control.schema_incidents import (
 from flightwatch.pipeline.control.silences import Silences
 
 _LONGEST_NOTE = 10_000
-#: Actor of the engine in the history; every other actor is a person or a rule.
-ENGINE = "engine"
 
 
 class IncidentRecords:
@@ -287,8 +285,7 @@ class IncidentRecords:
         now_ms = self._control.now_ms(connection)
         added = sa.insert(INCIDENT_NOTES).values(incident=row["id"], at_ms=now_ms, author=author, text=text)
         sequence = int(connection.execute(added.returning(INCIDENT_NOTES.c.sequence)).scalar_one())
-        row["sequence"] = record(connection, row, author, "noted", {"note": sequence}, now_ms)
-        store(connection, row)
+        record(connection, row, author, "noted", {"note": sequence}, now_ms)
         project(
             self._control, connection, "incident_notes", row["id"],
             {"ts": now_ms, "cluster": row["cluster"], "incident": row["id"], "author": author, "text": text},

@@ -36,6 +36,19 @@ def project(control: Control, connection: sa.Connection, table: str, key: str, r
     return control.outbox.append(connection, PREFIX + table, key, row)
 
 
+def project_many(
+    control: Control, connection: sa.Connection, table: str, entries: Sequence[tuple[str, Mapping[str, Any]]]
+) -> None:
+    """Queue many rows, as (key, row), as `project` does one."""
+    if entries:
+        now_ms = control.now_ms(connection)
+        connection.execute(
+            sa.insert(OUTBOX),
+            [{"topic": PREFIX + table, "key": key, "payload": json.dumps(row, ensure_ascii=False, allow_nan=False),
+              "created_at_ms": now_ms} for key, row in entries],
+        )  # fmt: skip
+
+
 class ProjectionWriter:
     """Moves waiting rows into the store. Only the holder of the lease it is given writes.
 

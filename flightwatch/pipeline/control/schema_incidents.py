@@ -9,13 +9,12 @@ from flightwatch.pipeline.control.schema import METADATA
 #: SQLite numbers rows by itself only in a column of type INTEGER.
 _SEQUENCE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-#: One row an incident. `revision` grows with every change people may see; `sequence` is the newest history entry.
+#: One row an incident. `revision` grows with every change that people see.
 INCIDENTS = sa.Table(
     "incidents",
     METADATA,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("revision", sa.BigInteger, nullable=False),
-    sa.Column("sequence", sa.BigInteger, nullable=False),
     sa.Column("cluster", sa.Text, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("severity", sa.Text, nullable=False),
@@ -56,7 +55,6 @@ INCIDENTS = sa.Table(
     sa.Column("merged_into", sa.Text),
     sa.Column("thread", sa.Text, nullable=False),
     sa.Column("announced_severity", sa.Text),
-    sa.Column("reminded_at_ms", sa.BigInteger),
     sa.Column("peak_severity", sa.Text, nullable=False),
     sa.Column("projected_at_ms", sa.BigInteger),
     sa.Index("incidents_newest", "opened_at_ms", "id"),

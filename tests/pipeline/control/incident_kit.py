@@ -15,7 +15,7 @@ def incident_row(id_: str, at_ms: int, **values: Any) -> dict[str, Any]:
     """Return a row of `incidents` with one finding; `values` replace columns."""
     row: dict[str, Any] = dict.fromkeys(INCIDENTS.c.keys())
     row |= {
-        "id": id_, "revision": 1, "sequence": 0, "cluster": "lab", "state": "open", "severity": "P2", "kind": "slow",
+        "id": id_, "revision": 1, "cluster": "lab", "state": "open", "severity": "P2", "kind": "slow",
         "class_": "compute", "scope": "device", "title": f"n1 device 0 is slow ({id_})", "summary": "It is slow.",
         "node": "n1", "device": 0, "job": "llm", "tenant": "red", "targets": json.dumps(["n1 device 0"]),
         "opened_at_ms": at_ms, "updated_at_ms": at_ms, "evidence_at_ms": at_ms, "root_finding": f"f-{id_}",

@@ -26,7 +26,6 @@ def _incidents() -> None:
         "incidents",
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("revision", sa.BigInteger, nullable=False),
-        sa.Column("sequence", sa.BigInteger, nullable=False),
         sa.Column("cluster", sa.Text, nullable=False),
         sa.Column("state", sa.Text, nullable=False),
         sa.Column("severity", sa.Text, nullable=False),
@@ -67,7 +66,6 @@ def _incidents() -> None:
         sa.Column("merged_into", sa.Text),
         sa.Column("thread", sa.Text, nullable=False),
         sa.Column("announced_severity", sa.Text),
-        sa.Column("reminded_at_ms", sa.BigInteger),
         sa.Column("peak_severity", sa.Text, nullable=False),
         sa.Column("projected_at_ms", sa.BigInteger),
     )
