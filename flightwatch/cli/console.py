@@ -72,7 +72,17 @@ def run(arguments: argparse.Namespace) -> int:
             bus, store, clock, cluster=common.cluster, folder=store.folder, components=_no_components,
             bus_settings=settings.section(BusSettings),
         )  # fmt: skip
-        services = Services(store, probe, lambda: None, control, access, channels=channels_of(settings, clock))
+        services = Services(
+            store,
+            probe,
+            lambda: None,
+            control,
+            access,
+            profile_limits=settings.section(ProfilesSettings),
+            outgoing=Outgoing(settings.section(OutgoingSettings)),
+            publish_findings=FindingPublisher(bus, clock, common.cluster, common.node_name).publish,
+            channels=channels_of(settings, clock),
+        )
         app = create_app(services, loopback_only=is_loopback(host), base_path=console.base_path)
         server = HttpServer("console", app, bound)
         server.start()

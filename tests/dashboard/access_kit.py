@@ -23,6 +23,7 @@ from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.api.health import router
 from flightwatch.dashboard.api.server import PREFIX, create_api
 from flightwatch.dashboard.services import Services
+from flightwatch.detectors.contract import Finding
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.roles import Grant, Role
@@ -77,7 +78,10 @@ class Site:
             settings or AccessSettings(), self.control, loopback_only=loopback_only, clock=clock
         )
         shown = store or cast(Store, SimpleNamespace(settings=StoreSettings(), embedded=True, cluster=""))
-        self.services = Services(shown, lambda: STATUS, lambda: None, self.control, self.access)
+        self.published: list[Finding] = []
+        self.services = Services(
+            shown, lambda: STATUS, lambda: None, self.control, self.access, publish_findings=self.published.extend
+        )
         self.api = create_api(self.services, self.access)
         self.app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
         self.app.include_router(router(self.services))

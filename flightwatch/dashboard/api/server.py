@@ -37,8 +37,8 @@ from flightwatch.dashboard.services import Services
 PREFIX = "/api/v1"
 LARGEST_BODY_BYTES = 1_000_000
 _PARTS = (
-    incidents, reports, silences, findings, actions, profiles, fleet, sql, status_routes, account, channels, detectors, saved,
-    live,
+    incidents, reports, silences, findings, actions, profiles, fleet, sql, status_routes, account, channels,
+    detectors, alerts, saved, live,
 )  # fmt: skip
 _DESCRIPTION = (
     "Incidents, findings, silences, actions, profiles, devices, nodes, jobs, SQL. Log in at /login, or send a token:"
