@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from flightwatch.cli.backtest_compare import Version, compared, rendered, versions_of, with_thresholds
 from flightwatch.cli.common_settings import CommonSettings, local_path, local_url
 from flightwatch.cli.sections import load_settings
 from flightwatch.core.clock import SystemClock, parse_iso_utc
 from flightwatch.core.errors import BadRecord, ConfigError, Refused
 from flightwatch.core.vocabulary import ExitCode
-from flightwatch.detectors.contract import Detector, Frames
+from flightwatch.detectors.contract import Detector, Finding, Frames
+from flightwatch.detectors.expectation import read_expectation
+from flightwatch.detectors.joint import explain
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.detection.files import read_table
 from flightwatch.pipeline.detection.run import run_detectors
@@ -22,14 +26,18 @@ HELP = "Run the detectors over recorded tables or the store, as live with the cl
 EPILOG = """examples:
   flightwatch backtest --table rank_steps=steps.parquet --table placements=placements.csv
   flightwatch backtest --store --from 2026-11-29T08:00Z --to 2026-11-29T12:00Z --truth known.csv
+  flightwatch backtest --table rank_steps=steps.parquet --set fail_slow.shift=0.05
+  flightwatch backtest --store --truth known.csv --compare eager=slow.z=5 --compare calm=slow.z=9,fail_slow.shift=0.1
 
 Files are Parquet or CSV with the columns of the table; times are ISO-8601 UTC or epoch milliseconds, an empty
 cell is unknown. Without rank_steps, it is derived from op_timings of level phase. --store reads the store that
 the settings name: servers, or an embedded store that no running instance holds; rows of the whole range are in
 memory at once. --truth is a CSV with the columns kind, target and, where known, scope, first_step or first_ts; a
 target is a node, a rank, NODE/DEVICE, or a name as in the column targets. The comparison goes to standard error as
-one JSON line; a truth without rows grades a clean recording. Exit codes: 0 done, 2 usage, 3 malformed input (what
-could be read is still used), 4 no rows that a detector can read."""
+one JSON line; a truth without rows grades a clean recording. --set changes a threshold (`flightwatch detect list
+--format json` names them); --compare runs further sets of thresholds over the same rows and prints one row per set
+instead of findings. --explain also names what a finding follows from and what follows from it. Exit codes: 0 done, 2
+usage, 3 malformed input (what could be read is still used), 4 no rows that a detector can read."""
 DAY_MS = 86_400_000
 
 
@@ -45,7 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--detector", action="append", default=[], metavar="NAME", help="run only this detector; repeat for more"
     )
     parser.add_argument("--truth", metavar="FILE", help="compare with what is known; precision, recall and F1")
-    parser.add_argument("--explain", metavar="FINDING", help="print one finding by its id, indented, with its evidence")
+    parser.add_argument(
+        "--set", dest="thresholds", action="append", default=[], metavar="DETECTOR.NAME=NUMBER",
+        help="another threshold; repeat for more",
+    )  # fmt: skip
+    parser.add_argument(
+        "--compare", action="append", default=[], metavar="NAME=DETECTOR.NAME=NUMBER,...",
+        help="print a table of this set of thresholds beside those in force; repeat for more",
+    )  # fmt: skip
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="of --compare; default: text")
+    parser.add_argument(
+        "--expectation", metavar="FILE", help="JSON of what jobs should reach, see job_regression (default: [detect])"
+    )
+    parser.add_argument("--explain", metavar="FINDING", help="print one finding by its id, with its evidence and cause")
     parser.add_argument("--data-dir", help="with --store: data folder of a single-machine installation")
     parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
 
@@ -56,7 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("give --table NAME=FILE, once or more, or --store")
     if not arguments.store and (arguments.since or arguments.until or arguments.data_dir):
         raise ConfigError("--from, --to and --data-dir go with --store")
-    detectors = _chosen(arguments.detector)
+    if arguments.compare and arguments.explain:
+        raise ConfigError("--compare and --explain are two questions: ask one at a time")
+    detectors = with_thresholds(_chosen(arguments.detector, arguments.expectation), arguments.thresholds)
+    versions = versions_of(detectors, arguments.compare)
     try:
         truths = None if arguments.truth is None else read_truth(Path(arguments.truth))
     except BadRecord as error:
@@ -67,25 +90,58 @@ def run(arguments: argparse.Namespace) -> int:
         what = "the store has no rows in this time" if arguments.store else "the tables have no rows"
         print(f"flightwatch backtest: {what}", file=sys.stderr)
         return ExitCode.MALFORMED if malformed else ExitCode.UNRECOGNISED
-    failed = _print(detectors, frames, arguments.explain, truths)
+    if arguments.compare:
+        failed = _compare(versions, frames, truths, arguments.format)
+    else:
+        failed = _print(detectors, frames, arguments.explain, truths)
     if failed:
         return ExitCode.FAILED
     return ExitCode.MALFORMED if malformed else ExitCode.DONE
 
 
-def _print(detectors: list[Detector], frames: Frames, explain: str | None, truths: list[Truth] | None) -> bool:
+def _print(detectors: list[Detector], frames: Frames, wanted: str | None, truths: list[Truth] | None) -> bool:
     """Print the findings, and how they compare with the truth; say whether a detector failed."""
     outcome = run_detectors(detectors, frames)
     for name, reason in outcome.failures.items():
         print(f"flightwatch backtest: the detector {name} failed: {reason}", file=sys.stderr)
     for finding in outcome.findings:
-        if explain is None:
+        if wanted is None:
             print(finding.to_json())
-        elif finding.id == explain:
-            print(json.dumps(json.loads(finding.to_json()), indent=2, ensure_ascii=False))
+    if wanted is not None and not _explain(wanted, outcome.findings, frames):
+        return True
     if truths is not None:
         print(json.dumps(grade(outcome.findings, truths), ensure_ascii=False), file=sys.stderr)
     return bool(outcome.failures)
+
+
+def _explain(wanted: str, findings: Sequence[Finding], frames: Frames) -> bool:
+    """Print every statement about one finding, with what it follows from and what follows from it; False: none."""
+    statements = [one for one in findings if one.id == wanted]
+    if not statements:
+        print(f"flightwatch backtest: no finding has the id {wanted}", file=sys.stderr)
+    causes = explain(findings, frames)
+    for finding in statements:
+        document = json.loads(finding.to_json())
+        for cause in causes:
+            if cause.root.id == wanted:
+                document["explains"] = [
+                    {"id": one.id, "summary": one.summary, "why": words} for one, words in cause.consequences
+                ]
+            for one, words in cause.consequences:
+                if one.id == wanted:
+                    document["follows_from"] = {"id": cause.root.id, "summary": cause.root.summary, "why": words}
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    return bool(statements)
+
+
+def _compare(versions: Sequence[Version], frames: Frames, truths: list[Truth] | None, form: str) -> bool:
+    """Print one row per set of thresholds; say whether a detector failed."""
+    rows, failures = compared(versions, frames, truths)
+    for name, reason in failures.items():
+        print(f"flightwatch backtest: {name} failed: {reason}", file=sys.stderr)
+    for line in rendered(rows, form):
+        print(line)
+    return bool(failures)
 
 
 def _read_store(arguments: argparse.Namespace, detectors: list[Detector]) -> Frames:
@@ -129,8 +185,8 @@ def _time(option: str, text: str | None, default: int) -> int:
         raise ConfigError(f"{option} {text}: write it as 2026-11-29T08:00Z or as epoch milliseconds") from error
 
 
-def _chosen(names: list[str]) -> list[Detector]:
-    detectors = all_detectors()
+def _chosen(names: list[str], expectation: str | None) -> list[Detector]:
+    detectors = all_detectors(read_expectation(Path(expectation)) if expectation is not None else None)
     known = {detector.name for detector in detectors}
     for name in names:
         if name not in known:

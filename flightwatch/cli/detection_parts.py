@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.core.clock import Clock
 from flightwatch.core.ed25519 import SigningKey
 from flightwatch.core.settings import Loaded
+from flightwatch.detectors.expectation import read_expectation
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.control.database import Control
@@ -49,7 +51,7 @@ def detection_loop(
         FindingPublisher(bus, clock, common.cluster, common.node_name).publish,
         clock,
         section,
-        detectors=all_detectors(),
+        detectors=all_detectors(read_expectation(Path(section.expectation)) if section.expectation else None),
         membership=membership,
         changed=DetectorSettings(control).all,
         escalate=escalation,

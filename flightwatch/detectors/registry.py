@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flightwatch.detectors.anomaly import AnomalyDetector
 from flightwatch.detectors.contract import Detector
@@ -10,6 +10,7 @@ from flightwatch.detectors.cooling import CoolingDetector
 from flightwatch.detectors.coverage import CoverageDetector
 from flightwatch.detectors.crash import CrashDetector
 from flightwatch.detectors.device_errors import DeviceErrorDetector
+from flightwatch.detectors.expectation import Expectation
 from flightwatch.detectors.fail_slow import FailSlowDetector
 from flightwatch.detectors.hang_live import HangDetector
 from flightwatch.detectors.hosts import ClockSkewDetector, ConfigDriftDetector, DeadNodeDetector
@@ -55,6 +56,15 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
 )
 
 
-def all_detectors() -> list[Detector]:
-    """Return a new instance of every detector with its default thresholds."""
-    return [make() for make in DETECTORS]
+def all_detectors(expectations: Sequence[Expectation] | None = None) -> list[Detector]:
+    """Return a new instance of every detector with its default thresholds.
+
+    Parameters
+    ----------
+    expectations: what jobs should reach, for the detector of regressions.
+    """
+    detectors = [make() for make in DETECTORS]
+    for detector in detectors:
+        if isinstance(detector, JobRegressionDetector) and expectations is not None:
+            detector.expectations = tuple(expectations)
+    return detectors

@@ -7,6 +7,7 @@ value for all of its windows; what is shown of it is the smallest.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -63,7 +64,9 @@ def tuned(detector: Detector, overrides: Mapping[str, float]) -> Detector:
             raise ConfigError(f"the detector {detector.name} has no threshold {name!r}; known: {offered}")
         for path in paths:
             holder = _replaced(holder, path, _alike(detector.name, path, known[path], value))
-    changed = type(detector)(holder)  # type: ignore[call-arg]
+    # What else an instance holds (a model file, expectations) stays.
+    changed = copy.copy(detector)
+    changed.thresholds = holder  # type: ignore[attr-defined]
     digest = hashlib.sha256(json.dumps(dict(overrides), sort_keys=True).encode()).hexdigest()
     changed.version = f"{detector.version}+{digest[:8]}"
     return changed

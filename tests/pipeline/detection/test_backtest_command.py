@@ -137,3 +137,48 @@ def test_one_bad_detector_does_not_stop_the_others() -> None:
     outcome = run_detectors([Broken()], {})
     assert outcome.findings == []
     assert outcome.failures == {"broken": "ValueError: no"}
+
+
+#: Thresholds with which a slow rank is not found.
+DEAF = "slow.effect=0.9,slow.cusum_effect=0.9,slow.level_effect=0.9,slow.recurrence_effect=0.9"
+
+
+def test_thresholds_can_be_tried(call: Run, folder: Path) -> None:
+    tables = ("--table", f"rank_steps={folder}/steps.parquet", "--table", f"placements={folder}/placements.csv")
+    code, found, _ = call(*tables, "--detector", "slow")
+    deaf = [word for one in DEAF.split(",") for word in ("--set", one)]
+    calm_code, calm, _ = call(*tables, "--detector", "slow", *deaf)
+    assert (code, calm_code) == (0, 0)
+    assert found
+    assert calm == []
+    assert call(*tables, "--set", "slow.nothing=1")[0] == 2
+    assert call(*tables, "--detector", "slow", "--set", "ports.z=1")[0] == 2
+
+
+def test_versions_side_by_side(call: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    truth = folder / "truth.csv"
+    truth.write_text("kind,target\nslow,11\n")
+    words = ["--table", f"rank_steps={folder}/steps.parquet", "--table", f"placements={folder}/placements.csv",
+             "--detector", "slow", "--truth", str(truth), "--compare", "calm=slow.effect=0.9,slow.cusum_effect=0.9",
+             "--compare", f"deaf={DEAF}"]  # fmt: skip
+    code, rows, _ = call(*words, "--format", "json")
+    assert code == 0
+    assert [row["version"] for row in rows] == ["now", "calm", "deaf"]
+    assert (rows[0]["recall"], rows[0]["precision"], rows[2]["findings"], rows[2]["recall"]) == (1.0, 1.0, 0, 0.0)
+    assert main(["backtest", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:2] == ["version", "findings"]
+    assert len(lines) == 4
+
+
+def test_a_finding_is_explained_with_its_cause(call: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = ("--table", f"rank_steps={folder}/steps.parquet", "--table", f"placements={folder}/placements.csv")
+    _, found, _ = call(*tables)
+    slow = next(one for one in found if one["kind"] == "slow")
+    assert main(["backtest", *tables, "--explain", slow["id"]]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["id"] == slow["id"]
+    assert {one["id"] for one in told.get("explains", [])} <= {one["id"] for one in found}
+    code, _, errors = call(*tables, "--explain", "nothing")
+    assert code == 1
+    assert "no finding has the id nothing" in errors
