@@ -125,7 +125,8 @@ class RankFault:
 
     Attributes
     ----------
-    kind: device (CUDA or HIP error, GPU hang), host (watchdog thread stuck, lock held) or link (retries exceeded).
+    kind: device (CUDA or HIP error, GPU hang), host (watchdog thread stuck, lock held), process (ended by an error of
+        its own, such as no memory) or link (retries exceeded).
     rank: global rank, None when unknown.
     text: one phrase for the sentence.
     """

@@ -192,15 +192,17 @@ def judge_stacks(evidence: HangEvidence, verdict: HangVerdict) -> None:
 
 def apply_faults(evidence: HangEvidence, verdict: HangVerdict) -> None:
     """Let a reported device, host or link failure decide or support the verdict."""
-    by_kind = {"device": "device_error", "host": "host_stuck", "link": "transfer_stuck"}
+    by_kind = {"device": "device_error", "host": "host_stuck", "process": "missing_rank", "link": "transfer_stuck"}
     for fault in sorted(evidence.faults, key=lambda one: list(by_kind).index(one.kind)):
         if fault.rank is not None:
             verdict.suspect(fault.rank, 0.8, fault.text)
+        if fault.kind == "process" and (fault.rank is None or fault.rank in verdict.waiting or not verdict.waiting):
+            continue  # nobody is known to wait for it
         if verdict.verdict not in ("undetermined", "not_hung"):
             if fault.kind != "link" and fault.rank is not None and fault.rank in verdict.root_ranks:
                 verdict.verdict, verdict.confidence = by_kind[fault.kind], 0.95
             continue
-        verdict.verdict = by_kind[fault.kind]
+        verdict.verdict, verdict.no_log = by_kind[fault.kind], [rank for rank in verdict.no_log if rank != fault.rank]
         verdict.root_ranks = [fault.rank] if fault.rank is not None and fault.kind != "link" else []
         verdict.confidence = 0.8 if fault.rank is not None else 0.6
         verdict.reason = fault.text

@@ -78,7 +78,7 @@ def sentence(verdict: HangVerdict) -> str:
     if verdict.process_group:
         where += f" of {verdict.process_group}"
     text = _capital(_statement(verdict, where))
-    if verdict.reason and verdict.verdict in ("device_error", "host_stuck", "transfer_stuck"):
+    if verdict.reason and verdict.verdict in ("device_error", "host_stuck", "transfer_stuck", "missing_rank"):
         text += f": {verdict.reason}"
     if verdict.no_log and verdict.verdict != "not_hung":
         text += f"; nothing was heard from {rank_list(verdict.no_log)}"

@@ -86,6 +86,8 @@ def test_a_rank_that_holds_the_gil_and_one_that_is_stopped_are_named(
             assert (answer["verdict"], answer["root_ranks"], answer["waiting"]) == ("missing_rank", [1], [0, 2])
             assert answer["op"] == "all_reduce"
             assert "gil_held_here (" in answer["stack"]
+            raised = "class = 'missing_rank' AND severity = 'P1' AND rank = 1 AND node = 'test-node'"
+            assert instance.wait_for(f"SELECT countIf({raised}) > 0 FROM flightwatch.findings WHERE kind = 'hang'")
         with job(torch_python, instance, "stopped", log):
             until_says(log, "stepping")
             os.kill(next(pid for pid, rank in ranks(instance).items() if rank == "2"), signal.SIGSTOP)

@@ -326,3 +326,26 @@ def test_ras_with_three_different_counts_names_the_lowest(tmp_path: Path, hang: 
     (tmp_path / "ras.json").write_text(json.dumps(document))
     answer = hang()
     assert (answer["verdict"], answer["root_ranks"]) == ("missing_rank", [2])
+
+
+def test_a_rank_that_ran_out_of_memory_is_what_the_others_wait_for(tmp_path: Path, hang: Hang) -> None:
+    lines = [status(rank, 1580, 1580, 1579) for rank in (0, 1, 2)]
+    lines.append("[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
+    (tmp_path / "job.log").write_text("\n".join(lines) + "\n")
+    answer = hang()
+    assert (answer["verdict"], answer["root_ranks"], answer["waiting"]) == ("missing_rank", [3], [0, 1, 2])
+    assert "out of memory" in answer["sentence"]
+
+
+def test_a_device_that_failed_and_a_host_that_stood_still_are_told_from_the_log(tmp_path: Path, hang: Hang) -> None:
+    waiting = [status(rank, 1580, 1580, 1579) for rank in (0, 1, 2)]
+    failed = "[rank3]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    stuck = (
+        "[rank3]:[F1129 10:00:00.0 ProcessGroupNCCL.cpp:1554] [PG ID 0 PG GUID 0(default_pg) Rank 3]"
+        " [PG ID 0 PG GUID 0(default_pg) Rank 3] Terminating the process after attempting to dump debug info, due to"
+        " ProcessGroupNCCL watchdog hang. ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress"
+    )
+    for line, verdict in ((failed, "device_error"), (stuck, "host_stuck")):
+        (tmp_path / "job.log").write_text("\n".join([*waiting, line]) + "\n")
+        answer = hang()
+        assert (answer["verdict"], answer["root_ranks"]) == (verdict, [3])

@@ -226,6 +226,8 @@ class HangFiles:
         elif DEVICE_CODES.match(line.code):
             local = f" (local rank {line.local_rank})" if line.local_rank is not None and rank is None else ""
             self.evidence.faults.append(RankFault("device", rank, f"{line.message[:160]}{local}", line.local_rank))
+        elif line.code == "cuda:out_of_memory":
+            self.evidence.faults.append(RankFault("process", rank, line.message[:160], line.local_rank))
         elif line.code.endswith(":ib_completion") and line.attrs.get("status") in RETRIES_EXCEEDED:
             peer = f" toward {line.attrs['peer']}" if "peer" in line.attrs else ""
             self.evidence.faults.append(RankFault("link", rank, f"{line.attrs['meaning']}{peer}"))
