@@ -28,10 +28,10 @@ def domains(store: Store) -> list[dict[str, Any]]:
 def jobs(store: Store) -> list[dict[str, Any]]:
     """Return job, run, ranks, nodes and newest placement of the newest run of each job that lives."""
     return store.rows(
-        "SELECT job, argMax(run, placed_at) AS run, argMax(ranks, placed_at) AS ranks, argMax(nodes, placed_at) AS "
-        "nodes, max(placed_at) AS placed_at FROM ("
-        "SELECT job, run, uniqExact(rank) AS ranks, groupUniqArray(toString(node)) AS nodes, max(ts) AS placed_at "
-        f"FROM {DATABASE}.placements WHERE isNull(valid_until) AND job != '' GROUP BY job, run) "
+        "SELECT job, argMax(one_run, at) AS run, argMax(one_ranks, at) AS ranks, argMax(one_nodes, at) AS nodes, "
+        "max(at) AS placed_at FROM ("
+        "SELECT job, run AS one_run, uniqExact(rank) AS one_ranks, groupUniqArray(toString(node)) AS one_nodes, "
+        f"max(ts) AS at FROM {DATABASE}.placements WHERE isNull(valid_until) AND job != '' GROUP BY job, one_run) "
         "GROUP BY job"
     )
 
@@ -39,7 +39,7 @@ def jobs(store: Store) -> list[dict[str, Any]]:
 def progress(store: Store) -> list[dict[str, Any]]:
     """Return job, time of its newest step and its step time (microseconds), of jobs with steps in the last days."""
     return store.rows(
-        "SELECT job, max(ts) AS newest_step_at, quantileExact(0.5)(step_us) AS step_us "
+        "SELECT job, max(rank_latest.ts) AS newest_step_at, quantileExact(0.5)(step_us) AS step_us "
         f"FROM {DATABASE}.rank_latest WHERE ts > now64(3) - INTERVAL {_ALIVE_DAYS} DAY GROUP BY job"
     )
 
