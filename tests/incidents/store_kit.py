@@ -50,12 +50,12 @@ def small_cluster(store: Store, now_ms: int, job: str = "llm") -> None:
     )  # fmt: skip
     insert(store, "runs", [{"ts": begin, "job": job, "run": "a1", "phase": "train", "started_at": begin,
                             "attrs": {"tenant": "red"}}], f"runs-{job}")  # fmt: skip
-    steps = []
+    steps: list[dict[str, Any]] = []
     for step in range(240):
         at = begin + 60_000 + step * 10_000
         slow = at > now_ms - 60_000 - 10_000
         steps += [{"ts": at, "node": f"n{r // 4}", "job": job, "run": "a1", "step": step, "rank": r, "device": r % 4,
-                   "step_us": 6_250_000.0 if slow else 5_000_000.0} for r in (0, 5, 9)]  # fmt: skip
+                   "step_us": 6_250_000.0 if slow else 5_000_000.0} for r in (0, 1, 5, 9)]  # fmt: skip
     insert(store, "rank_steps", [row for row in steps if row["ts"] <= now_ms], f"steps-{job}")
     insert(
         store, "device_samples",
