@@ -79,17 +79,18 @@ class CleanRecord:
 
 
 def timing_run(seed: int) -> tuple[str, Scenario]:
-    """Draw one healthy job of 256 or more ranks; long steps, so that hours are cheap."""
+    """Draw one healthy job of 64 to 512 ranks; long steps and mostly four devices a node, so that hours are cheap."""
     rng = np.random.default_rng([seed, 177])
     tp, cp, pp, dp = LAYOUTS[int(rng.integers(len(LAYOUTS)))]
     spread = SPREADS[seed % 2]
     job = Job(
-        tp=tp, cp=cp, pp=pp, dp=dp, step_ms=float(rng.uniform(8_000, 20_000)), noise=float(rng.uniform(0.005, 0.04)),
+        tp=tp, cp=cp, pp=pp, dp=dp, step_ms=float(rng.uniform(14_000, 20_000)), noise=float(rng.uniform(0.005, 0.04)),
         chip_spread=spread, checkpoint_every=int(rng.choice([0, 50, 100])),
         stage_imbalance=float(rng.choice([0.0, 0.2])), gc_rate=float(rng.choice([0.0, 0.0005, 0.002])),
         sequence_imbalance=float(rng.choice([0.0, 0.0, 0.05])), report_work=True,
     )  # fmt: skip
-    cluster = Cluster(nodes=job.ranks // 8)
+    devices = int(rng.choice([4, 4, 4, 8]))
+    cluster = Cluster(nodes=job.ranks // devices, devices_per_node=devices)
     return f"a chip spread of {spread:.1%}", build("clean", cluster, job, [], 90_000 + seed, STEPS)
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from flightwatch.detectors.bursts import BurstLimits, recurring_bursts
+from flightwatch.detectors.bursts import BurstLimits, recurring_bursts, single_steps
 from flightwatch.detectors.grouped import (
     MAD_TO_SIGMA,
     BoolArray,
@@ -34,6 +34,7 @@ from flightwatch.detectors.grouped import (
     Groups,
     TrailingMeans,
     block_medians,
+    keep_lasting,
     running_total,
     sorted_median,
     trailing_mean,
@@ -64,6 +65,7 @@ class DriftThresholds:
     level_z, level_effect, level_floor: the level test; the floor is what healthy chips differ by.
     recurrence_bursts, recurrence_effect, recurrence_z: the recurrence test over `recurrence_window` blocks: how many
     bursts, how high (effect, and scatters of one step).
+    singles: whether single long steps without a schedule count as bursts.
     baseline_blocks: blocks that make the first baseline. minimum_blocks: no change test before.
     """
 
@@ -72,8 +74,8 @@ class DriftThresholds:
         (2, 8.0, 0.06),
         (4, 7.0, 0.035),
         (8, 6.5, 0.02),
-        (16, 6.0, 0.013),
-        (32, 6.0, 0.012),
+        (16, 5.0, 0.013),
+        (32, 4.7, 0.012),
     )
     floor: float = 0.0025
     drift: float = 0.01
@@ -86,6 +88,7 @@ class DriftThresholds:
     recurrence_effect: float = 0.025
     recurrence_z: float = 1.6
     recurrence_window: int = 40
+    singles: bool = True
     baseline_blocks: int = 12
     minimum_blocks: int = 5
 
@@ -99,6 +102,7 @@ SHARE = DriftThresholds(
     level_effect=0.02,
     level_floor=0.01,
     recurrence_effect=0.04,
+    singles=False,
 )
 #: Transfers are shared by whole groups and scatter little; a link at half its rate costs 1 % of a step or less.
 TRANSFER = DriftThresholds(
@@ -110,6 +114,7 @@ TRANSFER = DriftThresholds(
     level_effect=0.01,
     level_floor=0.004,
     recurrence_effect=0.03,
+    singles=False,
 )
 
 
@@ -124,6 +129,7 @@ class Deviations:
     shared_TR: how the group's median itself changed since the first blocks (what centring took off).
     sigma_TR: scatter of one block of that rank. inflation: how much more means of 8 blocks scatter than
     independent blocks would (drifting noise), >= 1.
+    known_TR: blocks that the baseline has learned from; it stops learning where a fault may have begun.
     centred_SR, usual_TR: values less what is common to a step, and the rank's own level per block: the recurrence
     test reads steps.
     """
@@ -134,6 +140,7 @@ class Deviations:
     common_TG: FloatArray
     sigma_TR: FloatArray
     inflation: float
+    known_TR: FloatArray
     centred_SR: FloatArray
     usual_TR: FloatArray
 
@@ -156,21 +163,24 @@ def deviations(
         level_TG = block_medians(medians_SG)
         shared_TR = groups.to_ranks(level_TG - sorted_median(level_TG[: limits.baseline_blocks].T))
     blocks_TR = block_medians(values_SR)
-    own_TR, sigma_TR, base_TR, common_TG = _follow(blocks_TR, compared, limits)
+    own_TR, sigma_TR, base_TR, common_TG, known_TR = _follow(blocks_TR, compared, limits)
     level_TR = blocks_TR - groups.to_ranks(groups.medians(blocks_TR))
     inflation = _inflation(own_TR, sigma_TR)
     usual_TR = base_TR + compared.to_ranks(common_TG)
-    return Deviations(own_TR, level_TR, shared_TR, common_TG, sigma_TR, inflation, values_SR, usual_TR)
+    return Deviations(own_TR, level_TR, shared_TR, common_TG, sigma_TR, inflation, known_TR, values_SR, usual_TR)
 
 
 def _follow(
     blocks_TR: FloatArray, groups: Groups, limits: DriftThresholds
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
     """Walk through the blocks, keeping each rank's baseline and scatter; causal."""
     blocks, ranks = blocks_TR.shape
     own = np.full_like(blocks_TR, np.nan)
     sigma = np.full_like(blocks_TR, np.nan)
     bases = np.full_like(blocks_TR, np.nan)
+    learned_TR = np.empty(blocks_TR.shape, dtype=np.float32)
+    learned = np.zeros(ranks, dtype=np.float32)
+    clean_TR = np.zeros((min(blocks, limits.baseline_blocks), ranks), dtype=bool)
     commons = np.zeros((blocks, len(groups.size_G)), dtype=blocks_TR.dtype)
     base = np.full(ranks, np.nan, dtype=blocks_TR.dtype)
     scatter_R = np.full(ranks, limits.floor, dtype=np.float64)
@@ -187,24 +197,32 @@ def _follow(
         commons[t], bases[t] = common, base
         deviation = own[t] = change - groups.to_ranks(common)
         known = np.isfinite(deviation)
-        magnitude = np.abs(deviation)
         low = np.maximum(scatter_R, limits.floor)
-        sigma[t] = low
+        sigma[t], learned_TR[t] = low, learned
+        recent += np.where(known, deviation - recent, 0.0) / 8
+        # What looks like a fault is neither learned as a level nor as scatter. Early baselines are rough: there only
+        # what stands out clearly is kept out.
+        if t < limits.baseline_blocks:
+            suspect = (recent > np.maximum(1.2 * low, limits.drift)) & (t >= limits.minimum_blocks)
+        else:
+            suspect = recent > np.maximum(0.6 * low, limits.drift / 2)
         if t >= 2:
             # The group's scatter, or a rank's own where it is the noisier one (moves clipped: a fault is not noise).
+            magnitude = np.abs(deviation)
             group_scatter = groups.to_ranks(groups.medians(magnitude) * bias)
-            target = np.fmax(group_scatter, np.minimum(magnitude, 3 * low))
+            around = np.where(suspect, np.abs(deviation - own[t - 1]) / np.float32(np.sqrt(2)), magnitude)
+            target = np.fmax(group_scatter, np.minimum(around, 3 * low))
             rate = np.where(seen <= limits.baseline_blocks, 1 / np.maximum(seen, 1), 1 / 60)
-            scatter_R += np.where(known, rate * (target - scatter_R), 0.0)
+            scatter_R += np.where(known & np.isfinite(target), rate * (target - scatter_R), 0.0)
+        learned += fresh & ~suspect
         if t < limits.baseline_blocks:
-            base = sorted_median(blocks_TR[: t + 1].T)
+            clean_TR[t] = fresh & ~suspect
+            base = sorted_median(np.where(clean_TR[: t + 1], blocks_TR[: t + 1], np.nan).T)
         else:
-            recent += np.where(known, deviation - recent, 0.0) / 8
             step = np.clip(np.where(known, deviation, 0.0), -low / 2, low / 2) / min(t, BASELINE_MEMORY)
-            # A baseline does not learn what looks like a fault.
-            step[recent > np.maximum(0.6 * low, limits.drift / 2)] = 0.0
+            step[suspect] = 0.0
             base = np.where(np.isfinite(base), base + step, now).astype(blocks_TR.dtype)
-    return own, sigma, bases, commons
+    return own, sigma, bases, commons, learned_TR
 
 
 def _small_group_factor(groups: Groups) -> FloatArray:
@@ -250,8 +268,9 @@ def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level:
             continue
         mean = means.over(width)
         # The baseline has read every block before the window; its own error counts too.
-        known = np.clip(np.arange(shape[0]) + 1 - width, limits.baseline_blocks, BASELINE_MEMORY // 2)[:, None]
-        spread = dev.sigma_TR * np.sqrt(1 / width + 1 / known).astype(np.float32)
+        known = np.clip(np.arange(shape[0], dtype=np.float32) + 1 - width, limits.baseline_blocks, BASELINE_MEMORY // 2)
+        known_TR = np.maximum(np.minimum(known[:, None], dev.known_TR), limits.minimum_blocks)
+        spread = dev.sigma_TR * np.sqrt(np.float32(1 / width) + 1 / known_TR)
         spread = np.maximum(spread * _stretch(dev.inflation, width), limits.floor)
         z = mean / spread
         # Confirmation: the block after the window, which the test did not use, deviates as well.
@@ -260,18 +279,22 @@ def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level:
             before = (z > z_limit) & (mean > effect_limit)
             after[1:] = before[:-1] & (fresh[1:] > 0.5 * mean[:-1]) & (fresh[1:] > 1.5 * dev.sigma_TR[1:])
         after[: limits.minimum_blocks] = False
+        keep_lasting(after, fresh, mean, width)
         _mark(after, _shift(mean), _shift(z), 1, effect, score, path)
     if peak > limits.cusum_effect:
         _accumulate(dev, means, limits, effect, score, path)
     if with_level:
         _levels(dev, groups, limits, effect, score, path)
-    bursts = recurring_bursts(
-        dev.own_TR, dev.sigma_TR, dev.centred_SR, dev.usual_TR, dev.inflation,
-        BurstLimits(limits.minimum_blocks, limits.recurrence_bursts, limits.recurrence_effect, limits.recurrence_z,
-                    limits.recurrence_window),
+    burst = BurstLimits(
+        limits.minimum_blocks, limits.recurrence_bursts, limits.recurrence_effect, limits.recurrence_z,
+        limits.recurrence_window,
     )  # fmt: skip
-    if bursts is not None:
-        _mark(bursts.on_TR, bursts.height_TR, bursts.score_TR, 8, effect, score, path)
+    for found in (
+        recurring_bursts(dev.own_TR, dev.sigma_TR, dev.centred_SR, dev.usual_TR, dev.inflation, burst),
+        single_steps(dev.sigma_TR, dev.centred_SR, dev.usual_TR, dev.inflation, burst) if limits.singles else None,
+    ):
+        if found is not None:
+            _mark(found.on_TR, found.height_TR, found.score_TR, 8, effect, score, path)
     return Alarms(path > 0, effect, score, path)
 
 
@@ -305,7 +328,7 @@ def _accumulate(
     # One block may bring at most a third of the evidence: what lasts one block is no finding.
     cap = limits.cusum_log_odds / 3
     # The baseline is itself an estimate: its error must not accumulate.
-    known = np.minimum(np.arange(len(variance)) + 1, BASELINE_MEMORY // 2)[:, None].astype(np.float32)
+    known = np.clip(dev.known_TR, 1, BASELINE_MEMORY // 2)
     drift = limits.drift + 2.5 * dev.sigma_TR * np.float32(dev.inflation) / np.sqrt(known)
     raw = np.nan_to_num((dev.own_TR - drift) * (2 * limits.drift) / variance)
     gain = np.clip(raw, -cap, cap)
@@ -337,7 +360,8 @@ def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[Flo
     pooled = sorted_median(np.abs(level_TR[:, in_large])) * MAD_TO_SIGMA
     weight = groups.size_G / (groups.size_G + 16.0)
     mixed = np.sqrt(weight * own**2 + (1 - weight) * pooled[:, None] ** 2)
-    sigma = groups.to_ranks(np.maximum(mixed, floor))
+    # A few peers that happen to lie close say little: never below what the whole job scatters.
+    sigma = groups.to_ranks(np.maximum(np.maximum(mixed, pooled[:, None]), floor))
     freedom = np.full(level_TR.shape[1], max(1.0, 0.6 * (in_large.sum() - large.sum())))
     return sigma, freedom
 

@@ -118,7 +118,9 @@ def block_medians(values_SR: FloatArray, block: int = 5) -> FloatArray:
         at_block, at_rank = np.nonzero(holes)
         some = np.sort(cut[at_block, :, at_rank], axis=-1)
         known = np.count_nonzero(~np.isnan(some), axis=-1)
-        median[holes] = np.where(known >= 2, sorted_median(some), np.nan)
+        # The lower of two middles: where a step is unknown, two long ones of four are no median.
+        middle = np.take_along_axis(some, np.maximum((known - 1) // 2, 0)[:, None], -1)[:, 0]
+        median[holes] = np.where(known >= 2, middle, np.nan)
     return median
 
 
@@ -207,3 +209,18 @@ def _difference(total: np.ndarray, width: int) -> np.ndarray:
 def trailing_mean(values_TR: FloatArray, width: int) -> FloatArray:
     """Return the mean of the last `width` rows; see `TrailingMeans`."""
     return TrailingMeans(values_TR).over(width)
+
+
+def keep_lasting(after: BoolArray, own_TR: FloatArray, mean_TR: FloatArray, width: int) -> None:
+    """Take back alarms that one or two blocks made alone: most blocks of the window before them must deviate.
+
+    Parameters
+    ----------
+    after: alarms, [T, R], changed in place. own_TR, mean_TR: deviations and their means over `width` blocks.
+    """
+    if width < 4:
+        return
+    for block, rank in zip(*np.nonzero(after), strict=True):
+        window = own_TR[max(0, block - width) : block, rank]
+        if not np.nanmedian(window) > 0.5 * mean_TR[block - 1, rank]:
+            after[block, rank] = False

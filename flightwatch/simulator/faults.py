@@ -44,6 +44,7 @@ TELEMETRY_KINDS = {
     "dead_node": "dead_node",
     "clock_skew": "clock_skew",
     "storage_latency": "storage",
+    "counter_reset": "sensor",
 }
 
 

@@ -22,7 +22,8 @@ LAYOUTS: tuple[Layout, ...] = (
 SMALL_LAYOUTS: tuple[Layout, ...] = ((1, 1, 4, 2), (1, 1, 8, 3), (1, 1, 2, 3))
 CONFOUNDERS = (
     "hot_expert", "packed_sequences", "stage_imbalance", "accumulation_change", "asynchronous", "replica_removed",
-    "one_rank_logs", "chip_spread", "checkpoints", "restart",
+    "one_rank_logs", "one_rank_evaluates", "chip_spread", "checkpoints", "restart", "interleaved_schedule",
+    "ranks_leave_and_join", "pipeline_outage", "neighbour_checkpoint", "garbage_collection",
 )  # fmt: skip
 
 
@@ -124,6 +125,9 @@ def confounder_scenario(kind: str, seed: int, steps: int = 400) -> Scenario:
         "stage_imbalance": replace(job, pp=4, dp=4, stage_imbalance=0.5),
         "accumulation_change": replace(job, load_change=(steps // 2, 1.5)),
         "asynchronous": replace(job, pp=1, tp=1, dp=32, asynchronous=True),
+        "one_rank_evaluates": replace(job, log_every=50, log_share=2.5),
+        "interleaved_schedule": replace(job, pp=4, dp=4, stage_imbalance=0.25, microbatches=32),
+        "garbage_collection": replace(job, gc_rate=0.004),
         "one_rank_logs": replace(job, log_every=int(rng.choice([10, 20, 50])), log_share=0.3),
         "chip_spread": replace(job, chip_spread=0.05),
         "checkpoints": replace(job, checkpoint_every=25),
@@ -132,7 +136,28 @@ def confounder_scenario(kind: str, seed: int, steps: int = 400) -> Scenario:
     cluster = _cluster_for(chosen, 8)
     if kind in ("replica_removed", "restart"):
         return _two_runs(kind, cluster, job, seed, steps)
-    return build(kind, cluster, chosen, [], seed, steps)
+    drawn = build(kind, cluster, chosen, [], seed, steps)
+    rows = drawn.frames["rank_steps"]
+    if kind == "ranks_leave_and_join":
+        away = (rows["rank"] >= chosen.ranks - 8) & rows["step"].between(steps // 3, 2 * steps // 3)
+        drawn.frames["rank_steps"] = rows[~away].reset_index(drop=True)
+    elif kind == "pipeline_outage":
+        drawn.frames["rank_steps"] = _caught_up(rows, steps, rng)
+    elif kind == "neighbour_checkpoint":
+        # Shared storage is busy for a while: every rank that loads waits longer.
+        busy = (rows["step"] // 20 % 4 == 3) & (rows["data_us"] > 0.005 * rows["step_us"])
+        rows.loc[busy, "data_us"] += 0.08 * rows.loc[busy, "step_us"]
+    elif kind == "interleaved_schedule":
+        drawn.frames["placements"]["vpp"] = 2.0
+    return drawn
+
+
+def _caught_up(rows: pd.DataFrame, steps: int, rng: np.random.Generator) -> pd.DataFrame:
+    """Lose some steps for good and replay others: late, repeated and in any order."""
+    lost = rows["step"].between(steps // 2, steps // 2 + 15)
+    again = rows[rows["step"].between(steps // 2 + 16, steps // 2 + 60)]
+    shuffled = pd.concat([rows[~lost], again], ignore_index=True)
+    return shuffled.iloc[rng.permutation(len(shuffled))].reset_index(drop=True)
 
 
 def _two_runs(kind: str, cluster: Cluster, job: Job, seed: int, steps: int) -> Scenario:

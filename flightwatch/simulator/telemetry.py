@@ -180,7 +180,7 @@ class TelemetryModel:
                 remap = np.maximum(remap, on * here)
                 remapped = np.maximum(remapped, on * here)
                 uncorrected = uncorrected + np.diff(on, axis=0, prepend=0) * here
-        return {
+        counters = {
             "ecc_corrected_total": np.cumsum(corrected, axis=0),
             "ecc_uncorrected_total": np.cumsum(uncorrected, axis=0),
             "remap_pending": remap,
@@ -190,6 +190,10 @@ class TelemetryModel:
             "throttle_thermal_us_total": np.cumsum(thermal * step_us * 0.8, axis=0),
             "throttle_power_us_total": np.cumsum(np.full(shape, 0.02 * step_us), axis=0),
         }
+        for fault in self.faults:
+            if fault.kind == "counter_reset":
+                _start_again(counters, self.active(fault), self._members(fault))
+        return counters
 
     def _break_sensors(self, values: dict[str, FloatArray]) -> None:
         for fault in self.faults:
@@ -311,6 +315,15 @@ class TelemetryModel:
         frame = self._frame(values, node)
         frame["target"], frame["kind"] = "/data", "lustre"
         return frame
+
+
+def _start_again(counters: dict[str, FloatArray], on_T: FloatArray, here_D: np.ndarray) -> None:
+    """Let the cumulative counters of some devices begin at zero where a fault begins, as a driver reload does."""
+    begin = np.nonzero(on_T > 0)[0]
+    if len(begin):
+        for name, values in counters.items():
+            if name.endswith("us_total") or name.startswith("ecc_"):
+                values[begin[0] :, here_D] -= values[begin[0], here_D]
 
 
 def _inertia(target_TD: FloatArray, rate: float, before_D: FloatArray | None) -> FloatArray:
