@@ -18,6 +18,7 @@ from flightwatch.detectors.contract import Detector, Finding, Frames
 from flightwatch.detectors.expectation import read_expectation
 from flightwatch.detectors.joint import explain
 from flightwatch.detectors.registry import all_detectors
+from flightwatch.incidents.summary import summarise
 from flightwatch.pipeline.detection.files import read_table
 from flightwatch.pipeline.detection.run import run_detectors
 from flightwatch.pipeline.detection.truth import Truth, grade, read_truth
@@ -36,7 +37,8 @@ memory at once. --truth is a CSV with the columns kind, target and, where known,
 target is a node, a rank, NODE/DEVICE, or a name as in the column targets. The comparison goes to standard error as
 one JSON line; a truth without rows grades a clean recording. --set changes a threshold (`flightwatch detect list
 --format json` names them); --compare runs further sets of thresholds over the same rows and prints one row per set
-instead of findings. --explain also names what a finding follows from and what follows from it. Exit codes: 0 done, 2
+instead of findings. --summary prints the incidents that the live engine would make of the findings, as one JSON
+line each with --format json. --explain also names what a finding follows from and what follows from it. Exit codes: 0 done, 2
 usage, 3 malformed input (what could be read is still used), 4 no rows that a detector can read."""
 DAY_MS = 86_400_000
 
@@ -61,7 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare", action="append", default=[], metavar="NAME=DETECTOR.NAME=NUMBER,...",
         help="print a table of this set of thresholds beside those in force; repeat for more",
     )  # fmt: skip
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="of --compare; default: text")
+    parser.add_argument("--summary", action="store_true", help="print the incidents that the findings make instead")
+    parser.add_argument("--format", choices=("text", "json"), default="text",
+                        help="of --compare and --summary; default: text")  # fmt: skip
     parser.add_argument(
         "--expectation", metavar="FILE", help="JSON of what jobs should reach, see job_regression (default: [detect])"
     )
@@ -76,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("give --table NAME=FILE, once or more, or --store")
     if not arguments.store and (arguments.since or arguments.until or arguments.data_dir):
         raise ConfigError("--from, --to and --data-dir go with --store")
-    if arguments.compare and arguments.explain:
-        raise ConfigError("--compare and --explain are two questions: ask one at a time")
+    if sum(bool(one) for one in (arguments.compare, arguments.explain, arguments.summary)) > 1:
+        raise ConfigError("--compare, --explain and --summary are questions of their own: ask one at a time")
     detectors = with_thresholds(_chosen(arguments.detector, arguments.expectation), arguments.thresholds)
     versions = versions_of(detectors, arguments.compare)
     try:
@@ -93,19 +97,25 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.compare:
         failed = _compare(versions, frames, truths, arguments.format)
     else:
-        failed = _print(detectors, frames, arguments.explain, truths)
+        summary = arguments.format if arguments.summary else None
+        failed = _print(detectors, frames, arguments.explain, truths, summary)
     if failed:
         return ExitCode.FAILED
     return ExitCode.MALFORMED if malformed else ExitCode.DONE
 
 
-def _print(detectors: list[Detector], frames: Frames, wanted: str | None, truths: list[Truth] | None) -> bool:
-    """Print the findings, and how they compare with the truth; say whether a detector failed."""
+def _print(
+    detectors: list[Detector], frames: Frames, wanted: str | None, truths: list[Truth] | None, summary: str | None
+) -> bool:
+    """Print the findings or their incidents, and how they compare with the truth; say whether a detector failed."""
     outcome = run_detectors(detectors, frames)
     for name, reason in outcome.failures.items():
         print(f"flightwatch backtest: the detector {name} failed: {reason}", file=sys.stderr)
+    if summary is not None:
+        for incident in summarise(outcome.findings, frames):
+            print(json.dumps(incident.as_json(), ensure_ascii=False) if summary == "json" else incident.as_text())
     for finding in outcome.findings:
-        if wanted is None:
+        if wanted is None and summary is None:
             print(finding.to_json())
     if wanted is not None and not _explain(wanted, outcome.findings, frames):
         return True
