@@ -38,8 +38,8 @@ target is a node, a rank, NODE/DEVICE, or a name as in the column targets. The c
 one JSON line; a truth without rows grades a clean recording. --set changes a threshold (`flightwatch detect list
 --format json` names them); --compare runs further sets of thresholds over the same rows and prints one row per set
 instead of findings. --summary prints the incidents that the live engine would make of the findings, as one JSON
-line each with --format json. --explain also names what a finding follows from and what follows from it. Exit codes: 0 done, 2
-usage, 3 malformed input (what could be read is still used), 4 no rows that a detector can read."""
+line each with --format json. --explain also names what a finding follows from and what follows from it. Exit codes:
+0 done, 2 usage, 3 malformed input (what could be read is still used), 4 no rows that a detector can read."""
 DAY_MS = 86_400_000
 
 
