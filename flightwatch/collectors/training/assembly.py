@@ -131,5 +131,6 @@ class Assembly:
         hooks.before_update.append(lambda _step: timer.begin("optimizer"))
         probe.on_close.append(timer.optimizer_and_step_done)
 
-    def _blocks_found(self, _root: Any, blocks: List[Tuple[str, Any]]) -> None:
-        self._blocks.watch(self._torch, blocks, self.modules.compiling)
+    def _blocks_found(self, root: Any, blocks: List[Tuple[str, Any]]) -> None:
+        handles = self._blocks.watch(self._torch, blocks, self.modules.compiling)
+        self.modules.handles.setdefault(id(root), []).extend(handles)

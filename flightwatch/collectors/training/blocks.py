@@ -38,8 +38,9 @@ class Blocks:
         self._open: Optional[Tuple[int, int, int]] = None
         self._names: List[Tuple[int, int]] = []
 
-    def watch(self, torch: Any, blocks: List[Tuple[str, Any]], compiling: Callable[[], bool]) -> None:
-        """Register hooks on the blocks of one root."""
+    def watch(self, torch: Any, blocks: List[Tuple[str, Any]], compiling: Callable[[], bool]) -> List[Any]:
+        """Register hooks on the blocks of one root; return their handles."""
+        handles: List[Any] = []
         probe = self._probe
         first = len(self._names)
         if self._nonfinite is not None:
@@ -47,9 +48,10 @@ class Blocks:
         for index, (name, block) in enumerate(blocks, first):
             self._names.append((probe.detail.name(_LEVEL, _KIND, name + " forward"),
                                 probe.detail.name(_LEVEL, _KIND, name + " backward")))  # fmt: skip
-            block.register_forward_pre_hook(self._pre_hook(index, index == first, compiling))
-            block.register_forward_hook(self._hook(index, compiling))
+            handles.append(block.register_forward_pre_hook(self._pre_hook(index, index == first, compiling)))
+            handles.append(block.register_forward_hook(self._hook(index, compiling)))
         probe.blocks = len(self._names)
+        return handles
 
     def _pre_hook(self, index: int, is_first: bool, compiling: Callable[[], bool]) -> Callable[..., None]:
         probe, nonfinite = self._probe, self._nonfinite

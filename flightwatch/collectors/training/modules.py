@@ -27,6 +27,10 @@ class Modules:
     ----------
     on_root: called with each new root module.
     on_blocks: called with root, names and modules of its repeated blocks; not for compiled models.
+
+    Attributes
+    ----------
+    handles: of the hooks of each root, by identity; whoever hooks parts of a root adds his.
     """
 
     def __init__(self, probe: Probe, on_root: Callable[[Any], None],
@@ -37,6 +41,7 @@ class Modules:
         self._noted: List[Any] = []
         self._looked_at = self._looks = self._not_before = 0
         self._roots: Dict[int, Any] = {}
+        self.handles: Dict[int, List[Any]] = {}
         self._depth = 0
         self._started_ns = 0
         self._evaluating_since_ns = 0
@@ -49,18 +54,20 @@ class Modules:
     def install(self, torch: Any, late: bool) -> None:
         """Note modules from now on; `late`: models may exist already, so look for them once."""
         self._torch = torch
-        self.compiling = getattr(getattr(torch, "compiler", None), "is_compiling", _never)
+        known = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+        if known is not None:
+            self.compiling = known
+        elif hasattr(torch, "compile"):
+            # torch before 2.3: hooks cannot tell that they are being traced, so they go before anything is.
+            around(self._probe, torch, "compile", self._unhook, _nothing)
         if late:
             self._noted.extend(weakref.ref(one) for one in gc.get_objects() if issubclass(type(one), torch.nn.Module))
-
-        def noted(_token: Any, _started: int, _ended: int, _result: Any) -> None:
-            return None
 
         def note(module: Any, *_args: Any, **_kwargs: Any) -> None:
             if len(self._noted) < _MOST_NOTED:
                 self._noted.append(weakref.ref(module))
 
-        around(self._probe, torch.nn.Module, "__init__", note, noted)
+        around(self._probe, torch.nn.Module, "__init__", note, _nothing)
         before_backward.append(self._find)
         data_came.append(self._data_came)
 
@@ -92,8 +99,10 @@ class Modules:
         if compiled is not None:
             self._wrap_compiled(module, compiled)
         else:
-            module.register_forward_pre_hook(self._outside_of_traces(self._begins))
-            module.register_forward_hook(self._outside_of_traces(self._ends))
+            self.handles[id(module)] = [
+                module.register_forward_pre_hook(self._outside_of_traces(self._begins)),
+                module.register_forward_hook(self._outside_of_traces(self._ends)),
+            ]
         self._on_root(module)
         if _is_compiled(module):
             self._probe.compiled = True
@@ -101,6 +110,14 @@ class Modules:
             blocks = repeated_blocks(self._torch, module)
             if blocks:
                 self._on_blocks(module, blocks)
+
+    def _unhook(self, model: Any = None, *_args: Any, **_kwargs: Any) -> None:
+        """Remove the hooks in a model that is about to be compiled; its compiled form is found as a new root."""
+        inside = {id(module) for module in model.modules()} if hasattr(model, "modules") else set()
+        for identity, reference in list(self._roots.items()):
+            if reference() is not None and identity in inside:
+                for handle in self.handles.pop(identity, []):
+                    handle.remove()
 
     def _outside_of_traces(self, function: Callable[..., None]) -> Callable[..., None]:
         hook, compiling = self._probe.guard(function), self.compiling
@@ -219,6 +236,10 @@ def repeated_blocks(torch: Any, root: Any) -> List[Tuple[str, Any]]:
         inner = getattr(root, "module", root)
         blocks = [(name, child) for name, child in inner.named_children() if _has_parameters(child)]
     return blocks[: min(last or _MOST_BLOCKS, _MOST_BLOCKS)]
+
+
+def _nothing(_token: Any, _started_ns: int, _ended_ns: int, _result: Any) -> None:
+    return None
 
 
 def _never() -> bool:

@@ -70,7 +70,7 @@ class Placement:
 
     def group_name(self, group: Any) -> str:
         """Return the name of a group, the same on every rank; the group is told to the agent the first time."""
-        key = str(group.group_name)
+        key = _key_of(group)
         name = self._names.get(key)
         if name is None:
             name = self._learn(key, group)
@@ -143,6 +143,16 @@ class Placement:
         groups = [("process_groups", dict(values, ts=self._since_ms)) for values in list(self._groups.values())
                   if values["members"] and values["members"][0][0] == self._probe.identity.rank]  # fmt: skip
         return [("placements", placement), *groups]
+
+
+def _key_of(group: Any) -> str:
+    """Return what torch calls a group; before torch 2.2 only its table of groups knew."""
+    name = getattr(group, "group_name", None)
+    if name is None:
+        from torch.distributed.distributed_c10d import _get_process_group_name
+
+        name = _get_process_group_name(group)
+    return str(name)
 
 
 def rank_runs(ranks: List[int]) -> List[List[int]]:
