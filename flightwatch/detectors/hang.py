@@ -1,7 +1,8 @@
 """Who stopped a hung job: a wait-for graph over process groups.
 
 Every rank waits in its oldest unfinished operation for the members of that group that neither hold nor
-finished its sequence number. Roots are the ranks somebody waits for that wait for nobody themselves. A
+finished its sequence number, and for those that have called it and still stand in an older operation (devices
+work in order, hosts call ahead). Roots are the ranks somebody waits for that wait for nobody themselves. A
 rank with no dump or an empty dump counts as behind: it never got there, or could not even write.
 Graph of (rank, (group, sequence)) rather than rank pairs: linear in group sizes, so 10,000 ranks take
 seconds. Method: per-group sequence comparison as in torch's flight-recorder analysis and NVRx, with
@@ -13,11 +14,11 @@ Does not detect: a culprit that only a log of equal sequence numbers from some r
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from flightwatch.core.hang_evidence import CollectiveRecord, HangEvidence, RankDump
+from flightwatch.detectors.hang_graph import Wait, finished, members_of, roots_of, waits_of
 from flightwatch.detectors.hang_logs import (
     apply_faults,
     apply_stacks,
@@ -31,25 +32,6 @@ from flightwatch.detectors.hang_verdict import HangVerdict, sentence
 
 #: Operations whose members may pass different sizes.
 UNEVEN_OPS = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced", "broadcast", "barrier")
-
-#: Parsers keep so many unfinished records of a rank at most.
-KEPT_RECORDS = 64
-#: Names of the group of all ranks in dumps that do not describe their groups.
-WHOLE_JOB = frozenset(("0:0", "default_pg:0"))
-
-
-@dataclass(slots=True)
-class _Wait:
-    """One operation that some ranks wait in: who waits, and who is behind."""
-
-    group: str
-    seq: int
-    op: str
-    is_p2p: bool
-    waiting: list[int]
-    behind: list[int]
-    created_ns: int | None
-    records: dict[int, CollectiveRecord]
 
 
 def judge(evidence: HangEvidence) -> HangVerdict:
@@ -81,40 +63,22 @@ def judge(evidence: HangEvidence) -> HangVerdict:
 
 def _judge_dumps(evidence: HangEvidence, verdict: HangVerdict) -> None:
     dumps = evidence.dumps
-    members = _members(dumps, evidence.world_size)
+    members = members_of(dumps, evidence.world_size)
     world = _world(evidence, members)
     verdict.no_log = sorted(rank for rank in world if rank not in dumps or dumps[rank].status != "ok")
-    waits = _waits(dumps, members)
+    waits = waits_of(dumps, members)
     if not waits:
         absent = [rank for rank in verdict.no_log if rank not in dumps]
         verdict.verdict, verdict.confidence = ("undetermined", 0.3) if absent else ("not_hung", 0.7)
         return
     if _mismatch(waits, verdict):
         return
-    roots = _roots(waits, dumps)
+    roots = roots_of(waits, dumps)
     if roots and not _stuck_below(verdict, waits, roots, dumps, members):
         _name_roots(verdict, waits, roots, dumps)
     if roots:
         return
     _all_joined(verdict, waits, dumps)
-
-
-def _members(dumps: Mapping[int, RankDump], world_size: int | None) -> dict[str, tuple[int, ...]]:
-    """Return members per group: as configured, else the ranks whose dumps mention the group.
-
-    The first group, which old releases do not describe, holds every rank: gaps in the dumps' ranks are members.
-    """
-    configured: dict[str, tuple[int, ...]] = {}
-    mentioned: dict[str, set[int]] = defaultdict(set)
-    for rank, dump in dumps.items():
-        configured.update(dump.members)
-        for group in dump.reached:
-            mentioned[group].add(rank)
-        for record in dump.pending:
-            mentioned[record.group].add(rank)
-    for group in WHOLE_JOB.intersection(mentioned):
-        mentioned[group].update(range(max(world_size or 0, min(max(dumps) + 1, 4 * len(dumps)))))
-    return {group: tuple(sorted(ranks)) for group, ranks in mentioned.items() if group not in configured} | configured
 
 
 def _world(evidence: HangEvidence, members: Mapping[str, Sequence[int]]) -> set[int]:
@@ -126,73 +90,8 @@ def _world(evidence: HangEvidence, members: Mapping[str, Sequence[int]]) -> set[
     return world
 
 
-def _waits(dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) -> list[_Wait]:
-    waits: dict[tuple[str, int, str, int | None], _Wait] = {}
-    for rank, dump in dumps.items():
-        if not dump.pending:
-            continue
-        record = dump.pending[0]
-        key = (record.group, record.seq, record.op if record.is_p2p else "", rank if record.is_p2p else None)
-        wait = waits.get(key)
-        if wait is None:
-            wait = _Wait(record.group, record.seq, record.op, record.is_p2p, [], [], record.created_ns, {})
-            waits[key] = wait
-        wait.waiting.append(rank)
-        wait.records[rank] = record
-        if record.created_ns is not None and (wait.created_ns is None or record.created_ns < wait.created_ns):
-            wait.created_ns = record.created_ns
-    for wait in waits.values():
-        wait.behind = _behind(wait, dumps, members)
-    return list(waits.values())
-
-
-def _behind(wait: _Wait, dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) -> list[int]:
-    if wait.is_p2p:
-        rank = wait.waiting[0]
-        return sorted(
-            {
-                one.peer
-                for one in dumps[rank].pending
-                if one.is_p2p and (one.group, one.seq) == (wait.group, wait.seq) and one.peer is not None
-                if not _holds_mirror(dumps.get(one.peer), one.op, rank)
-            }
-        )
-    late = []
-    for rank in members.get(wait.group, ()):
-        dump = dumps.get(rank)
-        if dump is None or dump.reached.get(wait.group, -1) < wait.seq:
-            late.append(rank)
-    return late
-
-
-def _holds_mirror(dump: RankDump | None, op: str, rank: int) -> bool:
-    """Say whether the other side of a send or receive has posted its part."""
-    if dump is None:
-        return False
-    mirror = "recv" if op == "send" else "send"
-    return any(record.op == mirror and record.peer == rank for record in dump.pending)
-
-
-def _roots(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> dict[int, list[_Wait]]:
-    """Return ranks somebody waits for that wait for nobody, with the waits that name them."""
-    named: dict[int, list[_Wait]] = defaultdict(list)
-    blocked: set[int] = set()
-    for wait in waits:
-        for rank in wait.behind:
-            named[rank].append(wait)
-        if wait.behind:
-            blocked.update(wait.waiting)
-    roots = {rank: found for rank, found in named.items() if rank not in blocked}
-    if any(rank in dumps and dumps[rank].status == "ok" for rank in roots):
-        # A dump that shows a rank behind is proof; a dump that is not there can be a victim's that was lost.
-        roots = {rank: found for rank, found in roots.items() if rank in dumps and dumps[rank].status != "unreadable"}
-    # A lost dump cannot show that its send or receive was posted: such a rank is a root only if nobody else is.
-    sure = {rank: found for rank, found in roots.items() if rank in dumps or any(not wait.is_p2p for wait in found)}
-    return sure or roots
-
-
 def _name_roots(
-    verdict: HangVerdict, waits: Sequence[_Wait], roots: Mapping[int, list[_Wait]], dumps: Mapping[int, RankDump]
+    verdict: HangVerdict, waits: Sequence[Wait], roots: Mapping[int, list[Wait]], dumps: Mapping[int, RankDump]
 ) -> None:
     by_wait: Counter[int] = Counter(id(wait) for found in roots.values() for wait in found)
     candidates = {id(wait): wait for found in roots.values() for wait in found}
@@ -219,8 +118,8 @@ def _name_roots(
 
 def _stuck_below(
     verdict: HangVerdict,
-    waits: Sequence[_Wait],
-    roots: Mapping[int, list[_Wait]],
+    waits: Sequence[Wait],
+    roots: Mapping[int, list[Wait]],
     dumps: Mapping[int, RankDump],
     members: Mapping[str, Sequence[int]],
 ) -> bool:
@@ -238,7 +137,7 @@ def _stuck_below(
     return True
 
 
-def _joined_by_all(wait: _Wait, dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) -> bool:
+def _joined_by_all(wait: Wait, dumps: Mapping[int, RankDump], members: Mapping[str, Sequence[int]]) -> bool:
     """Say whether the oldest unfinished operation of every member is this one."""
     if not wait.is_p2p:
         return len(wait.waiting) > 1 and set(members.get(wait.group, ())) == set(wait.waiting)
@@ -248,12 +147,14 @@ def _joined_by_all(wait: _Wait, dumps: Mapping[int, RankDump], members: Mapping[
     return any(one.is_p2p and one.peer == rank for one in other)
 
 
-def _why_root(rank: int, waits: Sequence[_Wait], dumps: Mapping[int, RankDump]) -> str:
+def _why_root(rank: int, waits: Sequence[Wait], dumps: Mapping[int, RankDump]) -> str:
     waiting = sum(len(wait.waiting) for wait in waits)
     main = max(waits, key=lambda wait: (len(wait.waiting), not wait.is_p2p))
     dump = dumps.get(rank)
     if dump is None:
         state = "left no dump"
+    elif rank in main.held and dump.pending:
+        state = f"has called that and stands in {dump.pending[0].op} {dump.pending[0].seq}"
     elif dump.status == "ok":
         reached = dump.reached.get(main.group)
         state = "shows no call of that group" if reached is None else f"reached only {reached} there"
@@ -262,7 +163,7 @@ def _why_root(rank: int, waits: Sequence[_Wait], dumps: Mapping[int, RankDump]) 
     return f"{waiting} rank{'s wait' if waiting != 1 else ' waits'} for it in {main.op} {main.seq}; it {state}"
 
 
-def _behind_an_absent_rank(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> list[int]:
+def _behind_an_absent_rank(waits: Iterable[Wait], dumps: Mapping[int, RankDump]) -> list[int]:
     """Return ranks that are waited for and whose own wait only names ranks without a dump."""
     excused = {
         rank
@@ -273,7 +174,7 @@ def _behind_an_absent_rank(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]
     return sorted({rank for wait in waits for rank in wait.behind if rank in excused})
 
 
-def _self_stuck(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> list[int]:
+def _self_stuck(waits: Iterable[Wait], dumps: Mapping[int, RankDump]) -> list[int]:
     """Return the few ranks in an operation that all other members finished: their own devices do not move."""
     found: set[int] = set()
     for wait in waits:
@@ -281,20 +182,12 @@ def _self_stuck(waits: Iterable[_Wait], dumps: Mapping[int, RankDump]) -> list[i
             continue
         others = [dump for dump in dumps.values() if dump.rank not in wait.waiting and wait.group in dump.reached]
         few = len(wait.waiting) == 1 or len(wait.waiting) < len(others)
-        if few and others and all(_finished(dump, wait) for dump in others):
+        if few and others and all(finished(dump, wait) for dump in others):
             found.update(wait.waiting)
     return sorted(found)
 
 
-def _finished(dump: RankDump, wait: _Wait) -> bool:
-    if any(record.group == wait.group and record.seq <= wait.seq and not record.is_p2p for record in dump.pending):
-        return False
-    # Only the oldest unfinished records are kept: with a full list, what is not in it may be unfinished too.
-    known = dump.completed if len(dump.pending) >= KEPT_RECORDS else dump.reached
-    return known.get(wait.group, -1) >= wait.seq
-
-
-def _mismatch(waits: Sequence[_Wait], verdict: HangVerdict) -> bool:
+def _mismatch(waits: Sequence[Wait], verdict: HangVerdict) -> bool:
     """Judge operations whose members called different things, or passed different sizes, at one number."""
     for wait in sorted(waits, key=lambda one: -len(one.waiting)):
         if wait.is_p2p or len(wait.waiting) < 2:
@@ -319,7 +212,7 @@ def _mismatch(waits: Sequence[_Wait], verdict: HangVerdict) -> bool:
     return False
 
 
-def _other(counts: Counter[str], wait: _Wait, rank: int, value_of: Callable[[CollectiveRecord], str]) -> str:
+def _other(counts: Counter[str], wait: Wait, rank: int, value_of: Callable[[CollectiveRecord], str]) -> str:
     return next(value for value, _ in counts.most_common() if value != value_of(wait.records[rank]))
 
 
@@ -331,7 +224,7 @@ def _shape_of(record: CollectiveRecord) -> str:
     return record.shape
 
 
-def _all_joined(verdict: HangVerdict, waits: Sequence[_Wait], dumps: Mapping[int, RankDump]) -> None:
+def _all_joined(verdict: HangVerdict, waits: Sequence[Wait], dumps: Mapping[int, RankDump]) -> None:
     """Judge a job in which nobody is behind, or in which ranks wait for each other in a circle."""
     circle = sorted({rank for wait in waits for rank in wait.behind})
     main = max(waits, key=lambda wait: (len(wait.waiting), -(wait.created_ns or 0)))
@@ -364,12 +257,12 @@ def _all_joined(verdict: HangVerdict, waits: Sequence[_Wait], dumps: Mapping[int
             verdict.suspect(rank, 0.6, "has enqueued the operation but its device has not started it")
 
 
-def _alone_in_evidence(wait: _Wait) -> bool:
+def _alone_in_evidence(wait: Wait) -> bool:
     """Say whether one rank waits with no other member or peer known."""
     return len(wait.waiting) == 1 and (not wait.is_p2p or wait.records[wait.waiting[0]].peer is None)
 
 
-def _describe(verdict: HangVerdict, wait: _Wait, waits: Iterable[_Wait]) -> None:
+def _describe(verdict: HangVerdict, wait: Wait, waits: Iterable[Wait]) -> None:
     verdict.process_group, verdict.op, verdict.seq = wait.group, wait.op, wait.seq
     verdict.since_ms = None if wait.created_ns is None else wait.created_ns // 1_000_000
     roots = set(verdict.root_ranks)

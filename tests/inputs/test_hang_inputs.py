@@ -24,7 +24,7 @@ def verdict(capsys: pytest.CaptureFixture[str], *paths: Path) -> tuple[int, dict
     return code, answer
 
 
-@pytest.mark.parametrize(("name", "roots"), [("gpu_error_1st", [12]), ("lock_gil_1st", [9, 14])])
+@pytest.mark.parametrize(("name", "roots"), [("gpu_error_1st", [12, 14]), ("lock_gil_1st", [9, 14])])
 def test_root_ranks_of_injected_faults(
     name: str, roots: list[int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
