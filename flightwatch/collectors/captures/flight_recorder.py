@@ -108,6 +108,9 @@ class _Groups:
 
     def name(self, group: Any) -> str:
         """Return the name of the group an entry belongs to; entries carry (id, description)."""
+        first = group[0] if isinstance(group, (list, tuple)) and group else None
+        if isinstance(first, str) and first in self._by_id:
+            return self._by_id[first]
         parts = [_word(part) for part in group[:2]] if isinstance(group, (list, tuple)) and group else [_word(group)]
         known = self._by_id.get(parts[0])
         return known if known is not None else f"{parts[-1]}:{parts[0]}"
@@ -187,8 +190,10 @@ def _add(
     seq = _whole(entry.get("p2p_seq_id" if p2p else "collective_seq_id", entry.get("seq_id")))
     if seq is None:
         return
-    batch = _batch_of(entry)
-    done = _is_done(entry) or (batch is not None and closed.get(batch, False))
+    done = _is_done(entry)
+    if closed and not done:
+        batch = _batch_of(entry)
+        done = batch is not None and closed.get(batch, False)
     created_ns = _whole(entry.get("time_created_ns"))
     if created_ns is not None:
         dump.newest_ns = max(created_ns, dump.newest_ns or 0)

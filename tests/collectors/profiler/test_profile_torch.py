@@ -147,3 +147,20 @@ def test_an_agent_that_ends_in_the_middle_and_comes_back_goes_on_and_hurts_no_jo
         finally:
             job.terminate()
             job.communicate(timeout=60)
+
+
+def test_a_job_that_records_by_itself_goes_first_and_the_reason_is_said(torch_python: str, short_folder: Path) -> None:
+    stage = Stage(short_folder)
+    with start_job(torch_python, 1, "60", "--profiler", KINETO_IPC_SOCKET_DIR=stage.socket_dir) as job:
+        try:
+            until(lambda: stage.asking() == {0})
+            stage.ask(ranks=[0], wait_steps=10, max_seconds=15)
+            until(lambda: len(stage.ended()) == 1)
+            (ended,) = stage.ended()
+            assert ended["state"] == "failed"
+            assert "a profiler of the job's own is active" in ended["reason"]
+            assert job.poll() is None
+        finally:
+            job.terminate()
+            job.communicate(timeout=60)
+            stage.profiler.stop()
