@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from flightwatch.core.clock import Clock
 from flightwatch.core.errors import FlightwatchError, StaleGeneration, TransientError
@@ -42,6 +42,14 @@ class Follower(Protocol):
 
     def cycle(self, lease: Lease) -> None:
         """Do what is due now. Raises TransientError when something is away, StaleGeneration when the role is lost."""
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A follower with threads of its own."""
+
+    def stop(self) -> None:
+        """End them; called once, when the process ends, while the role is still held."""
 
 
 @dataclass
@@ -165,6 +173,10 @@ class IncidentService:
                     renew_at_s = self._clock.monotonic_s() + self._settings.lease_seconds / 3
         finally:
             subscription.close()
+        # What is on its way ends under the lease it began with.
+        for one in self._followers:
+            if isinstance(one, Stoppable):
+                one.stop()
         self._control.leases.release(lease)
 
     def step(self, intake: Intake, lease: Lease) -> Taken:
