@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,11 @@ def refuse_malformed(dash: Dash) -> None:
         request = flask.request
         if request.method != "POST" or not request.path.endswith(_PATH):
             return None
-        problem = problem_of(request.get_json(force=True, silent=True), dash.callback_map)
+        try:
+            body = json.loads(request.get_data())
+        except (ValueError, RecursionError):
+            body = None
+        problem = problem_of(body, dash.callback_map)
         return None if problem is None else (flask.jsonify(error_body("malformed", problem)), 400)
 
     dash.server.before_request(check)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flightwatch.dashboard.access.control import AccessControl
-from flightwatch.incidents.channels import Channel
 from flightwatch.detectors.contract import Finding
+from flightwatch.incidents.channels import Channel
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.profiles.settings import ProfilesSettings

@@ -29,13 +29,17 @@ LARGEST_BODY_BYTES = 1_000_000
 DISCONNECT_SECONDS = 0.5
 
 
+def owner() -> str:
+    """Return how the audit log names whoever opens the socket."""
+    return f"socket:{getpass.getuser()}"
+
+
 class Owner:
     """ASGI middleware: whoever opens the socket (0600) is its owner, who may do everything."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        user = getpass.getuser()
-        self._viewer = Viewer(f"socket:{user}", user, EVERYWHERE_ADMIN, "socket")
+        self._viewer = Viewer(owner(), getpass.getuser(), EVERYWHERE_ADMIN, "socket")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through with its viewer."""
@@ -62,7 +66,7 @@ def create_local_app(services: Services, people: People | None = None) -> FastAP
         """What runs, lag, rows per second, last row per table, disk, coverage."""
         return dict(services.status())
 
-    runner = people or audited(Parts(services, access))
+    runner = people or audited(Parts(services, access), owner())
 
     @app.post("/sql")
     async def sql(request: Request) -> Response:

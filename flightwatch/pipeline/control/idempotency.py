@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from flightwatch.pipeline.control.claims import claimed
 from flightwatch.pipeline.control.schema_access import IDEMPOTENCY
 
 if TYPE_CHECKING:
@@ -45,13 +46,16 @@ class IdempotencyKeys:
             old, stuck = now_ms - KEPT_HOURS * 3_600_000, now_ms - _STUCK_SECONDS * 1000
             dead = sa.and_(IDEMPOTENCY.c.status.is_(None), IDEMPOTENCY.c.created_at_ms < stuck)
             connection.execute(sa.delete(IDEMPOTENCY).where(sa.or_(IDEMPOTENCY.c.created_at_ms < old, dead)))
+            new = {"subject": subject, "key": key, "request_hash": request_hash, "created_at_ms": now_ms}
+            if claimed(connection, IDEMPOTENCY, new):
+                return None
             row = connection.execute(sa.select(IDEMPOTENCY).where(*_key(subject, key))).one_or_none()
-            if row is not None:
-                return Earlier(row.request_hash == request_hash, row.status, row.body)
-            connection.execute(
-                sa.insert(IDEMPOTENCY).values(subject=subject, key=key, request_hash=request_hash, created_at_ms=now_ms)
-            )
-        return None
+        # Gone meanwhile: the other write was not done, and its sender tries again.
+        return (
+            Earlier(True, None, None)
+            if row is None
+            else Earlier(row.request_hash == request_hash, row.status, row.body)
+        )
 
     def end(self, subject: str, key: str, status: int, body: str | None) -> None:
         """Keep the answer of a write that was done."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from flightwatch.core.errors import ConfigError, Refused
+from flightwatch.pipeline.control.claims import claimed
 from flightwatch.pipeline.control.roles import Grant, Role
 from flightwatch.pipeline.control.schema_access import ACCOUNTS, GRANTS, PEOPLE
 
@@ -144,11 +145,10 @@ class PeopleRecords:
             if connection.execute(sa.select(PEOPLE).where(PEOPLE.c.subject == subject)).one_or_none() is None:
                 raise Refused(f"nobody is called {subject}")
             where = (ACCOUNTS.c.service == service, ACCOUNTS.c.account == account)
-            row = connection.execute(sa.select(ACCOUNTS).where(*where)).one_or_none()
-            if row is not None and row.subject != subject:
+            claimed(connection, ACCOUNTS, {"service": service, "account": account, "subject": subject})
+            row = connection.execute(sa.select(ACCOUNTS).where(*where)).one()
+            if row.subject != subject:
                 raise Refused(f"this {service} account is {row.subject}'s")
-            if row is None:
-                connection.execute(sa.insert(ACCOUNTS).values(service=service, account=account, subject=subject))
 
     def unlink(self, service: str, account: str) -> None:
         """Forget an account. Raises Refused when it is nobody's."""
@@ -161,23 +161,15 @@ class PeopleRecords:
 
     @staticmethod
     def _ensure(connection: sa.Connection, subject: str, name: str, now_ms: int) -> None:
-        if connection.execute(sa.select(PEOPLE).where(PEOPLE.c.subject == subject)).one_or_none() is None:
-            connection.execute(sa.insert(PEOPLE).values(subject=subject, name=name[:200], created_at_ms=now_ms))
+        claimed(connection, PEOPLE, {"subject": subject, "name": name[:200], "created_at_ms": now_ms})
 
     @staticmethod
     def _insert_grant(
         connection: sa.Connection, subject: str, grant: Grant, source: str, granted_by: str, now_ms: int
     ) -> None:
-        connection.execute(
-            sa.insert(GRANTS).values(
-                subject=subject,
-                tenant=grant.tenant or "",
-                source=source,
-                role=grant.role.value,
-                granted_by=granted_by,
-                granted_at_ms=now_ms,
-            )
-        )
+        key = {"subject": subject, "tenant": grant.tenant or "", "source": source}
+        given = {"role": grant.role.value, "granted_by": granted_by, "granted_at_ms": now_ms}
+        claimed(connection, GRANTS, key | given)
 
     @staticmethod
     def _delete_grant(connection: sa.Connection, subject: str, tenant: str | None) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from flightwatch.pipeline.control.claims import claimed
 from flightwatch.pipeline.control.schema_access import LOGINS, SESSIONS, USED_ONCE
 
 if TYPE_CHECKING:
@@ -127,15 +128,8 @@ class Sessions:
         with self._control.transaction() as connection:
             now_ms = self._control.now_ms(connection)
             connection.execute(sa.delete(USED_ONCE).where(USED_ONCE.c.expires_at_ms <= now_ms))
-            key = (USED_ONCE.c.kind == kind, USED_ONCE.c.value_hash == hashed(value))
-            if connection.execute(sa.select(USED_ONCE).where(*key)).first() is not None:
-                return False
-            connection.execute(
-                sa.insert(USED_ONCE).values(
-                    kind=kind, value_hash=hashed(value), expires_at_ms=now_ms + round(seconds * 1000)
-                )
-            )
-            return True
+            row = {"kind": kind, "value_hash": hashed(value), "expires_at_ms": now_ms + round(seconds * 1000)}
+            return claimed(connection, USED_ONCE, row)
 
 
 def hashed(value: str) -> str:
