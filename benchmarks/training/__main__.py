@@ -60,13 +60,16 @@ def main() -> int:
         thread = threading.Thread(target=drain)
         thread.start()
         try:
-            print(f"{'case':24} rank  step ms  hooks ms  hooks/step  A/B ratio (noise)  wire B/step  errors")
+            print(
+                f"{'case':24} rank  step ms  hooks ms  hooks/step  A/B ratio (noise)  CPU A/B (noise)   B/step  errors"
+            )
             for name, every in CASES:
                 for one in run_job(arguments.python, f"{folder}/s", every, arguments.words):
                     print(
                         f"{name:24} {one['rank']:4}  {one['step_ms']:7.1f}  {one['hook_ms']:8.3f}"
                         f"  {one['hook_ratio']:10.3%}  {one['ab_ratio']:9.4f} ({one['noise']:.4f})"
-                        f"  {one['wire_bytes_per_step']:11.0f}  {one['errors']:6}"
+                        f"  {one['cpu_ratio']:7.4f} ({one['cpu_noise']:.4f})"
+                        f"  {one['wire_bytes_per_step']:6.0f}  {one['errors']:6}"
                     )
         finally:
             stop.set()

@@ -55,6 +55,11 @@ class Gpt(nn.Module):
         return self.head(x)
 
 
+def noise(values: list[float]) -> float:
+    """Return the standard error of a ratio of two means of such values."""
+    return float(statistics.stdev(values) / statistics.mean(values) / len(values) ** 0.5 * 1.41)
+
+
 def main() -> None:
     """Train in blocks of steps, alternately with and without the probe, and print what each step took."""
     parser = argparse.ArgumentParser()
@@ -68,14 +73,14 @@ def main() -> None:
     model = nn.parallel.DistributedDataParallel(Gpt())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
-    def step() -> float:
-        started = time.perf_counter()
+    def step() -> tuple[float, float]:
+        started, used = time.perf_counter(), time.process_time()
         tokens = torch.randint(0, VOCABULARY, (arguments.batch, arguments.length))
         optimizer.zero_grad()
         functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        return time.perf_counter() - started
+        return time.perf_counter() - started, time.process_time() - used
 
     from flightwatch.collectors.training.attaching import attached
 
@@ -83,22 +88,26 @@ def main() -> None:
     assert probe is not None, "FLIGHTWATCH=1 is not set, or Flightwatch is not installed in this Python"
     for _ in range(3):
         step()
-    times: dict[bool, list[float]] = {True: [], False: []}
+    both: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
     watched_steps, hook_ns, sent = 0, probe.self_ns, probe.wire.sent_bytes
     for block in range(arguments.blocks):
         probe.off = block % 2 == 1
-        times[not probe.off].extend(step() for _ in range(arguments.steps))
+        both[not probe.off].extend(step() for _ in range(arguments.steps))
         watched_steps += 0 if probe.off else arguments.steps
     hook_ns = probe.self_ns - hook_ns
     probe.off = False
     time.sleep(1.5)
+    times = {watched: [wall for wall, _ in both[watched]] for watched in both}
+    cpu = {watched: [used for _, used in both[watched]] for watched in both}
     result = {
         "rank": dist.get_rank(),
         "step_ms": statistics.median(times[True]) * 1e3,
         "hook_ms": hook_ns / 1e6 / watched_steps,
         "hook_ratio": hook_ns / 1e9 / sum(times[True]),
         "ab_ratio": statistics.median(times[True]) / statistics.median(times[False]),
-        "noise": statistics.stdev(times[False]) / statistics.mean(times[False]) / len(times[False]) ** 0.5 * 1.41,
+        "noise": noise(times[False]),
+        "cpu_ratio": statistics.median(cpu[True]) / statistics.median(cpu[False]),
+        "cpu_noise": noise(cpu[False]),
         "wire_bytes_per_step": (probe.wire.sent_bytes - sent) / watched_steps,
         "errors": probe.errors,
     }
