@@ -6,8 +6,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Debian packages that tests start: a browser, PostgreSQL and a Slurm controller. Tests that need an absent one skip and say so.
 SYSTEM_PACKAGES := chromium postgresql slurmctld slurmd slurm-client munge
 
-.PHONY: pictures help install install-dev system-packages demo demo-check test test-soak check lint types imports docs docs-check \
-        bench-ingest bench-agent bench-latency bench-detect bench-training clean
+.PHONY: pictures detector-pictures help install install-dev system-packages demo demo-check test test-soak check lint types imports docs docs-check \
+        bench-ingest bench-agent bench-latency bench-detect bench-training bench-console bench-alerts clean
 
 help:
 	@echo "make demo         this machine's sensors and a training job on a page and in SQL, data in ./.demo"
@@ -15,7 +15,7 @@ help:
 	@echo "make test         all tests (make test-soak: long fuzz and kill runs)"
 	@echo "make check        format, lint, types, import rules, generated docs"
 	@echo "make docs         write the generated pages of docs/"
-	@echo "make bench-ingest bench-agent bench-latency bench-detect bench-training   print the tables that README quotes"
+	@echo "make bench-ingest bench-agent bench-latency bench-detect bench-training bench-console bench-alerts   print the tables that README quotes"
 
 # Installation -----------------------------------------------------------------------------------------------------
 
@@ -84,6 +84,9 @@ docs: $(VENV)/.dev
 pictures: $(VENV)/.dev system-packages
 	$(BIN)/python docs/pictures.py
 
+detector-pictures: $(VENV)/.dev
+	PYTHONPATH=. MPLBACKEND=agg $(BIN)/python docs/detector_pictures.py
+
 docs-check: $(VENV)/.dev
 	$(BIN)/python docs/build.py --check
 
@@ -103,6 +106,12 @@ bench-training: $(VENV)/.dev $(VENV)-torch/.installed
 
 bench-detect: $(VENV)/.dev
 	$(BIN)/python -m benchmarks.detection
+
+bench-console: $(VENV)/.dev system-packages
+	$(BIN)/python -m benchmarks.console
+
+bench-alerts: $(VENV)/.dev
+	$(BIN)/python -m benchmarks.alerts
 
 clean:
 	rm -rf .demo out

@@ -179,6 +179,8 @@
   function absolute() {
     const from = document.getElementById("fw-from").value.trim();
     const to = document.getElementById("fw-to").value.trim();
+    const form = document.querySelector(".fw-pop[open]");
+    if (form) form.open = false;
     if (from) set({ from: from.replace(" ", "T"), to: to.replace(" ", "T"), range: null });
   }
 

@@ -17,6 +17,8 @@ from flightwatch.pipeline.store.reads_steps import Attempt, FloatArray, IntArray
 
 #: Steps that a page shows at most: columns of heat maps and densities.
 STEPS = 120
+#: Values (ranks times steps) that one page reads at most, and steps that it shows at least.
+MOST_VALUES, FEWEST_STEPS = 400_000, 40
 _READ = Remembered(2.0)
 
 
@@ -59,13 +61,24 @@ def job_view(store: Store, view: View, job: str, most_steps: int = STEPS) -> Job
     if window.live and attempt.newest_ms < window.start_ms:
         # The job has ended: its last hour is worth more than an empty page.
         window = Window(attempt.newest_ms - round(window.seconds * 1000), attempt.newest_ms, live=False)
-    steps = reads_steps.chosen_steps(store, job, attempt, window.start_ms, window.end_ms, most_steps)
+    most = min(most_steps, max(FEWEST_STEPS, MOST_VALUES // max(1, attempt.ranks)))
+    steps = _READ.get(
+        ("steps", id(store), job, attempt.run, window.start_ms // 5000, window.end_ms // 5000, most),
+        lambda: reads_steps.chosen_steps(store, job, attempt, window.start_ms, window.end_ms, most),
+    )
     return JobView(job, attempt, attempts, window, steps)
 
 
 def channel_view(store: Store, shown: JobView, channel: str) -> ChannelView:
     """Return one channel of all ranks; step time where the job does not tell exclusive compute."""
-    key = (id(store), shown.job, shown.attempt.run, tuple(shown.steps[:1] + shown.steps[-1:]), len(shown.steps), channel)
+    key = (
+        id(store),
+        shown.job,
+        shown.attempt.run,
+        tuple(shown.steps[:1] + shown.steps[-1:]),
+        len(shown.steps),
+        channel,
+    )
 
     def read() -> ChannelView:
         used = channel

@@ -277,4 +277,18 @@ WORDS: dict[str, str] = {
     "setup.profiler_why": "A trace of the same steps on chosen ranks, at the press of a button.",
     # More of the fleet
     "place.no_job": "no job",
+    # Incidents on the fleet page
+    "fleet.incidents": "Active incidents",
+    "fleet.no_incidents": "No incident is open.",
+    "tile.open_incidents": "open incidents",
+    "tile.goodput": "Training share, 24 h",
+    "tile.goodput_note": "of the time of stepping jobs",
+    "tile.no_goodput": "no stepping job tells its phases",
+    "tile.lost": "GPU-hours lost today",
+    "tile.lost_note": "by incidents opened today, UTC",
+    "tile.no_lost": "no incident of today has a figure",
+    # Profiler options
+    "profiler.options": "What to record besides",
+    # No node
+    "tile.nodes_none": "no agent is known",
 }  # fmt: skip

@@ -272,4 +272,18 @@ WORDS: dict[str, str] = {
     "setup.profiler_why": "一键采集所选 rank 相同的步。",
     # 集群补充
     "place.no_job": "无作业",
+    # 集群页上的事件
+    "fleet.incidents": "活动事件",
+    "fleet.no_incidents": "没有未关闭的事件。",
+    "tile.open_incidents": "未关闭的事件",
+    "tile.goodput": "训练占比（24 小时）",
+    "tile.goodput_note": "训练中作业的时间",
+    "tile.no_goodput": "没有训练中的作业上报阶段",
+    "tile.lost": "今日损失 GPU 小时",
+    "tile.lost_note": "今日（UTC）事件造成",
+    "tile.no_lost": "今日没有事件给出损失数字",
+    # 剖析选项
+    "profiler.options": "额外记录",
+    # 没有节点
+    "tile.nodes_none": "没有已知的代理",
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 
 from dash import Dash, Input, Output, State, html, no_update
 
@@ -11,15 +12,14 @@ from flightwatch.core.clock import SystemClock
 from flightwatch.dashboard.components import controls, fleet_view
 from flightwatch.dashboard.components.canvas import FleetMap
 from flightwatch.dashboard.components.finding_list import change_list, finding_list
-from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, tiles, unknown
-from flightwatch.dashboard.components.remembered import Remembered
+from flightwatch.dashboard.components.fleet_source import FleetSource, OpenIncidents
+from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, severity, tiles, unknown
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
-from flightwatch.dashboard.components.text import age_text, amount_text
+from flightwatch.dashboard.components.text import age_text, amount_text, percent_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.services import Services
-from flightwatch.pipeline.store import reads_fleet
 
 PATH = "/"
 NAME = "page.fleet"
@@ -29,10 +29,9 @@ KEY = "f"
 GROUPS = ("rack", "cooling_zone", "power_zone", "leaf_switch", "job", "cluster")
 #: Metrics beside the map's title; the others are in the menu.
 FIRST = ("temp_c", "power_w", "util_pct", "slowness", "findings", "ecc_per_h")
-CHANGES_SECONDS = 3600
 MAP_HEIGHT_PX = 560
-#: The roster changes rarely; what pages ask for within a refresh is read once.
-ROSTER_SECONDS, VALUES_SECONDS = 30.0, 1.5
+#: Incidents or findings listed beside the map.
+SHOWN = 40
 
 
 def layout(view: View, services: Services) -> Any:
@@ -67,7 +66,7 @@ def layout(view: View, services: Services) -> Any:
                     ),
                     html.Div(
                         [
-                            panel(t("fleet.findings"), html.Div(id="fleet-findings", className="fw-scroll"),
+                            panel(t("fleet.incidents") if services.control is not None else t("fleet.findings"), html.Div(id="fleet-findings", className="fw-scroll"),
                                   note="fleet-findings-note"),
                             panel(t("fleet.changes"), html.Div(id="fleet-changes", className="fw-scroll")),
                         ]
@@ -81,7 +80,7 @@ def layout(view: View, services: Services) -> Any:
 
 def register(app: Dash, services: Services) -> None:
     """Add the page's callbacks."""
-    fleet = FleetReads(services)
+    fleet = FleetSource(services)
 
     @app.callback(
         Output("fleet-map", "layout"),
@@ -98,7 +97,7 @@ def register(app: Dash, services: Services) -> None:
         view = View.of(data)
         metric = view.choice("metric", fleet_view.METRICS, "temp_c")
         arrangement = fleet.arrangement(view.choice("group", GROUPS, "rack"))
-        values = fleet.values(metric, arrangement)
+        values = fleet.drawn(metric, arrangement)
         same = present is not None and present.get("key") == arrangement.payload["key"]
         chips = [
             controls.set_button(t(f"metric.{name}"), f'{{"metric": "{name}"}}', pressed=metric == name)
@@ -121,7 +120,7 @@ def register(app: Dash, services: Services) -> None:
     @safely(2, 0)
     def figures(data: Any, _: Any) -> tuple[Any, Any]:
         status = services.status()
-        return _tiles(status, fleet.findings(), fleet.jobs()), _first_steps(status)
+        return _tiles(status, fleet), _first_steps(status)
 
     @app.callback(
         Output("fleet-findings", "children"), Output("fleet-changes", "children"),
@@ -129,63 +128,35 @@ def register(app: Dash, services: Services) -> None:
     )  # fmt: skip
     @safely(3, 0)
     def beside(data: Any, _: Any) -> tuple[Any, Any, str]:
-        view = View.of(data)
-        findings = fleet.findings()
-        changes = fleet.remembered.get("changes", lambda: reads_fleet.recent_changes(services.store, CHANGES_SECONDS))
-        now_ms = SystemClock().now_ms()
-        shown = finding_list(findings[:40], view, now_ms) if findings else empty(t("fleet.no_findings"))
+        view, now_ms = View.of(data), SystemClock().now_ms()
+        changes = fleet.changes()
         changed = change_list(changes, view) if changes else empty(t("fleet.no_changes"))
-        return shown, changed, amount_text(len(findings)) if findings else ""
+        incidents, findings = fleet.incidents(), fleet.findings()
+        count = len(findings) if incidents is None else len(incidents.items)
+        shown = None if incidents is None else _incidents(incidents, now_ms)
+        if shown is None:
+            shown = finding_list(findings[:SHOWN], view, now_ms) if findings else empty(t("fleet.no_findings"))
+        return shown, changed, amount_text(count) if count else ""
 
 
-class FleetReads:
-    """Reads of the fleet, shared by all who look at it."""
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self.remembered = Remembered(VALUES_SECONDS)
-        self._slow = Remembered(ROSTER_SECONDS)
-
-    def roster(self) -> reads_fleet.Roster:
-        """Return who belongs to the fleet, at most half a minute old; at most 3 s while it is empty."""
-        read = lambda: reads_fleet.roster(self._services.store, SystemClock().now_ms())  # noqa: E731
-        found = self._slow.get("roster", read)
-        return found if len(found.keys) else self._slow.get("roster", read, 3.0)
-
-    def arrangement(self, place: str) -> fleet_view.Arrangement:
-        """Return the fleet in blocks."""
-        roster = self.roster()
-        unknown_words = t("place.no_job") if place == "job" else t("place.unknown")
-        return self._slow.get(
-            (place, id(roster), unknown_words), lambda: fleet_view.arrange(roster, place, unknown_words)
+def _incidents(found: OpenIncidents, now_ms: int) -> Any:
+    """Return open incidents, the worst first."""
+    if not found.items:
+        return empty(t("fleet.no_incidents"))
+    items = []
+    for one in found.items[:SHOWN]:
+        about = [t(f"incidents.{one.state.value}"), age_text((now_ms - one.opened_at_ms) / 1000)]
+        about += [one.assignee] if one.assignee else []
+        items.append(
+            html.Li(
+                [
+                    severity(one.severity.value),
+                    html.A(one.title, href=link(f"/incidents/{quote(one.id, safe='')}"), **{"data-raw": "1"}),
+                    html.Div(" · ".join(about), className="fw-dim", **{"data-raw": "1"}),
+                ]
+            )
         )
-
-    def findings(self) -> list[dict[str, Any]]:
-        """Return open findings."""
-        return self.remembered.get("findings", lambda: reads_fleet.open_findings(self._services.store))
-
-    def jobs(self) -> int:
-        """Return how many jobs stepped in the last minutes."""
-        return self.remembered.get("jobs", lambda: reads_fleet.running_jobs(self._services.store))
-
-    def values(self, metric: str, arrangement: fleet_view.Arrangement) -> fleet_view.Drawn:
-        """Return what the map draws for a metric."""
-        found = self.remembered.get(("values", metric), lambda: self._read(metric))
-        severities = fleet_view.worst_by_target(self.findings()) if metric == "findings" else {}
-        return fleet_view.drawn(self.roster(), arrangement, metric, t(f"metric.{metric}"), found, severities)
-
-    def _read(self, metric: str) -> reads_fleet.DeviceValues:
-        store = self._services.store
-        if metric in reads_fleet.DEVICE_METRICS:
-            return reads_fleet.newest_values(store, metric)
-        if metric in reads_fleet.COUNTER_METRICS:
-            return reads_fleet.counter_growth(store, metric)
-        if metric == "slowness":
-            return reads_fleet.step_slowness(store)
-        if metric == "cpu_pct":
-            return reads_fleet.host_values(store)
-        devices, hosts = reads_fleet.newest_values(store, "temp_c"), reads_fleet.host_values(store)
-        return reads_fleet.joined(devices, hosts)
+    return html.Ul(items, className="fw-list")
 
 
 def _legend(metric: str, values: fleet_view.Drawn) -> list[Any]:
@@ -209,26 +180,60 @@ def _legend(metric: str, values: fleet_view.Drawn) -> list[Any]:
     return items
 
 
-def _tiles(status: Mapping[str, Any], findings: list[dict[str, Any]], jobs: int) -> Any:
+def _tiles(status: Mapping[str, Any], fleet: FleetSource) -> Any:
     cover = status["coverage"]
-    by_severity = {word: sum(1 for one in findings if one["severity"] == word) for word in ("P1", "P2", "P3")}
     silent = cover["nodes_known"] - cover["nodes_reporting"]
-    age = status["newest_row_age_seconds"]
-    lag = status["lag_seconds"]
+    nodes_note = t("tile.nodes_silent", n=amount_text(silent)) if silent > 0 else t("tile.nodes_all")
+    nodes_note = nodes_note if cover["nodes_known"] else t("tile.nodes_none")
+    share, lost = fleet.goodput(), fleet.lost_today()
     return tiles(
         [
             figure_tile(t("tile.devices"), amount_text(cover["devices_reporting"]), t("tile.last_minute")),
-            figure_tile(t("tile.nodes"), amount_text(cover["nodes_reporting"]),
-                        t("tile.nodes_silent", n=amount_text(silent)) if silent else t("tile.nodes_all"),
-                        tone="warn" if silent else ""),
-            figure_tile("P1", amount_text(by_severity["P1"]), t("tile.open_findings"), tone="bad" if by_severity["P1"] else ""),
-            figure_tile("P2", amount_text(by_severity["P2"]), t("tile.open_findings"), tone="warn" if by_severity["P2"] else ""),
-            figure_tile(t("tile.jobs"), amount_text(jobs), t("tile.jobs_note"), href=link("/jobs")),
-            figure_tile(t("tile.newest"), age_text(age) if age is not None else unknown(t("tile.no_rows")),
-                        t("tile.behind", lag=age_text(lag)) if lag is not None else t("tile.behind_unknown"),
-                        tone="bad" if age is not None and age > 60 else ""),
+            figure_tile(
+                t("tile.nodes"), amount_text(cover["nodes_reporting"]), nodes_note, tone="warn" if silent > 0 else ""
+            ),
+            *_severity_tiles(fleet),
+            figure_tile(t("tile.jobs"), amount_text(fleet.jobs()), t("tile.jobs_note"), href=link("/jobs")),
+            figure_tile(
+                t("tile.goodput"),
+                unknown(t("tile.no_goodput")) if share is None else percent_text(share),
+                t("tile.no_goodput") if share is None else t("tile.goodput_note"),
+            ),
+            figure_tile(
+                t("tile.lost"),
+                unknown(t("tile.no_lost")) if lost is None else amount_text(round(lost, 1)),
+                t("tile.no_lost") if lost is None else t("tile.lost_note"),
+            ),
+            _newest_tile(status),
         ]
-    )  # fmt: skip
+    )
+
+
+def _severity_tiles(fleet: FleetSource) -> list[Any]:
+    incidents = fleet.incidents()
+    if incidents is None:
+        findings = fleet.findings()
+        counts = {word: sum(1 for one in findings if one["severity"] == word) for word in ("P1", "P2")}
+        note, href = t("tile.open_findings"), ""
+    else:
+        counts, note, href = incidents.by_severity, t("tile.open_incidents"), "/incidents?severity="
+    return [
+        figure_tile(
+            word, amount_text(counts.get(word, 0)), note, tone=tone if counts.get(word) else "",
+            href=link(f"{href}{word}") if href else "",
+        )
+        for word, tone in (("P1", "bad"), ("P2", "warn"))
+    ]  # fmt: skip
+
+
+def _newest_tile(status: Mapping[str, Any]) -> Any:
+    age, lag = status["newest_row_age_seconds"], status["lag_seconds"]
+    return figure_tile(
+        t("tile.newest"),
+        age_text(age) if age is not None else unknown(t("tile.no_rows")),
+        t("tile.behind", lag=age_text(lag)) if lag is not None else t("tile.behind_unknown"),
+        tone="bad" if age is not None and age > fleet_view.STALE_SECONDS else "",
+    )
 
 
 def _first_steps(status: Mapping[str, Any]) -> Any:

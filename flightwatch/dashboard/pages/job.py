@@ -118,11 +118,16 @@ def register(app: Dash, services: Services) -> None:
         if shown is None or not shown.steps:
             return None, "", empty(t("job.no_steps"))
         found = channel_view(store, shown, "compute_us")
-        note = quality(shown.attempt.age_seconds, len(found.found.ranks), len(found.roles.ranks) or None, t("unit.ranks"))
+        note = quality(
+            shown.attempt.age_seconds, len(found.found.ranks), len(found.roles.ranks) or None, t("unit.ranks")
+        )
         return heat(view, found), note, _stages(found)
 
     @app.callback(
-        Output("job-findings", "children"), Output("job-phases", "children"), Input("view", "data"), Input("beat", "data")
+        Output("job-findings", "children"),
+        Output("job-phases", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
     )
     @safely(2, 0)
     def told(data: Any, _: Any) -> tuple[Any, Any]:
@@ -148,7 +153,9 @@ def heat(view: View, found: ChannelView) -> dict[str, Any]:
         for first, end in zip(firsts, ends, strict=True)
     ]
     times = [view.clock(ts, date=False) for ts in found.found.starts_ms.tolist()]
-    titles = [f"{t('col.step')} {step:,} · {time}" for step, time in zip(found.found.steps.tolist(), times, strict=True)]
+    titles = [
+        f"{t('col.step')} {step:,} · {time}" for step, time in zip(found.found.steps.tolist(), times, strict=True)
+    ]
     return rank_view.heat_payload(
         values, labels, [str(ranks[first]) for first in firsts], times, titles, t(f"channel.{found.channel}"), row_px=3
     )
@@ -186,7 +193,12 @@ def _attempts(shown: JobView) -> Any:
     if len(shown.attempts) < 2:
         return []
     chosen = [
-        controls.set_button(one.run or "—", f'{{"run": {json.dumps(one.run)}}}', pressed=one.run == shown.attempt.run, **{"data-raw": "1"})
+        controls.set_button(
+            one.run or "—",
+            f'{{"run": {json.dumps(one.run)}}}',
+            pressed=one.run == shown.attempt.run,
+            **{"data-raw": "1"},
+        )
         for one in shown.attempts[:8]
     ]
     return [html.Span(t("jobs.attempts"), className="fw-dim"), *chosen]
@@ -257,11 +269,20 @@ def _phases(phases: Sequence[Mapping[str, Any]], view: View, now_ms: int) -> Any
             bars.append(html.Span(style={"width": f"{100 * (row['started'] - at) / whole:.3f}%"}))
         width = max(0.0, 100 * (end - max(row["started"], at)) / whole)
         words = f"{row['run']} · {known('phase', row['phase'])} · {view.clock(row['started'])} · {age_text((end - row['started']) / 1000)}"
-        bars.append(html.Span(title=words, style={"width": f"{width:.3f}%", "background": PHASE_COLOURS.get(row["phase"], "#7d8898")}))
+        bars.append(
+            html.Span(
+                title=words, style={"width": f"{width:.3f}%", "background": PHASE_COLOURS.get(row["phase"], "#7d8898")}
+            )
+        )
         at = max(at, end)
     seen = sorted({row["phase"] for row in phases})
     legend = [
-        html.Span([html.Span(className="fw-swatch", style={"background": PHASE_COLOURS.get(name, "#7d8898")}), known("phase", name)])
+        html.Span(
+            [
+                html.Span(className="fw-swatch", style={"background": PHASE_COLOURS.get(name, "#7d8898")}),
+                known("phase", name),
+            ]
+        )
         for name in seen
     ]
     ends = html.Div([html.Span(view.clock(first)), html.Span(" – "), html.Span(view.clock(last))], className="fw-dim")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
+import dash_mantine_components as dmc
 import numpy as np
 from dash import Dash, Input, Output, State, dcc, html
 
@@ -69,7 +70,7 @@ def layout(view: View, services: Services) -> Any:
 
 def _form(view: View, services: Services) -> Any:
     limits = services.profile_limits
-    options = [{"label": t(f"profiler.{name}"), "value": name} for name in ("stacks", "shapes", "memory")]
+    options = [dmc.Checkbox(label=t(f"profiler.{name}"), value=name, size="xs") for name in ("stacks", "shapes", "memory")]
     return html.Div(
         [
             html.Div(
@@ -80,7 +81,7 @@ def _form(view: View, services: Services) -> Any:
                     html.Label(t("profiler.steps"), htmlFor="profiler-steps"),
                     dcc.Input(id="profiler-steps", type="number", min=1, max=limits.most_steps, value=5, className="fw-input",
                               style={"width": "72px"}),
-                    dcc.Checklist(id="profiler-options", options=options, value=[], inline=True, className="fw-checks"),
+                    dmc.CheckboxGroup(dmc.Group(options, gap="sm"), id="profiler-options", value=[], **{"aria-label": t("profiler.options")}),
                     button(t("profiler.go"), "profiler-go", Role.OPERATOR, primary=True),
                 ],
                 className="fw-tools",

@@ -85,9 +85,19 @@ def register(app: Dash, services: Services) -> None:
             blank = graphs.lines({}, unit="", empty_text=t("job.no_steps"))
             return chooser, blank, "", None, "", None, empty(t("job.no_steps") if job else t("jobs.none"))
         found = channel_view(store, shown, view.choice("channel", reads_steps.CHANNELS, "compute_us"))
-        note = quality(shown.attempt.age_seconds, len(found.found.ranks), len(found.roles.ranks) or None, t("unit.ranks"))
+        note = quality(
+            shown.attempt.age_seconds, len(found.found.ranks), len(found.roles.ranks) or None, t("unit.ranks")
+        )
         rows = _rows(view, found)
-        return chooser, _density(view, found), note, _heat(view, found, rows), _method(found), _table(shown, found, rows), None
+        return (
+            chooser,
+            _density(view, found),
+            note,
+            _heat(view, found, rows),
+            _method(found),
+            _table(shown, found, rows),
+            None,
+        )
 
 
 def job_chooser(view: View, jobs: list[str], job: str) -> list[Any]:
@@ -133,7 +143,9 @@ def _heat(view: View, found: ChannelView, rows: list[int]) -> dict[str, Any] | N
         tail = "" if device is None else f"?device={device}"
         keys.append("/jobs" if at is None else f"/nodes/{quote(found.roles.nodes[at], safe='')}{tail}")
     times = [view.clock(ts, date=False) for ts in found.found.starts_ms.tolist()]
-    titles = [f"{t('col.step')} {step:,} · {time}" for step, time in zip(found.found.steps.tolist(), times, strict=True)]
+    titles = [
+        f"{t('col.step')} {step:,} · {time}" for step, time in zip(found.found.steps.tolist(), times, strict=True)
+    ]
     return rank_view.heat_payload(
         found.ratios_RS[rows], labels, keys, times, titles, t(f"channel.{found.channel}"), row_px=14
     )
@@ -155,8 +167,14 @@ def _table(shown: JobView, found: ChannelView, rows: list[int]) -> Any:
         values, ratios = found.found.values_RS[row], found.ratios_RS[row, -steps:]
         told = ratios[~np.isnan(ratios)]
         known = values[~np.isnan(values)]
-        role = "" if at is None else " ".join(
-            f"{axis}{int(found.roles.axes[axis][at])}" for axis in reads_steps.AXES if found.roles.axes[axis][at] >= 0
+        role = (
+            ""
+            if at is None
+            else " ".join(
+                f"{axis}{int(found.roles.axes[axis][at])}"
+                for axis in reads_steps.AXES
+                if found.roles.axes[axis][at] >= 0
+            )
         )
         node = "" if at is None else found.roles.nodes[at]
         device = None if at is None else found.roles.devices[at]
@@ -164,8 +182,11 @@ def _table(shown: JobView, found: ChannelView, rows: list[int]) -> Any:
         lines.append(
             [
                 rank,
-                html.A(node + ("" if device is None else f" · {device}"), **{"data-raw": "1"},
-                       href=link(f"/nodes/{quote(node, safe='')}" + ("" if device is None else f"?device={device}"))),
+                html.A(
+                    node + ("" if device is None else f" · {device}"),
+                    **{"data-raw": "1"},
+                    href=link(f"/nodes/{quote(node, safe='')}" + ("" if device is None else f"?device={device}")),
+                ),
                 html.Span(role, **{"data-raw": "1"}),
                 f"{told.mean():.3f} ×" if len(told) else "—",
                 micros_text(float(np.median(known))) if len(known) else "—",

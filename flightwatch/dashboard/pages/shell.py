@@ -146,15 +146,13 @@ def _time_controls(view: View) -> list[Any]:
     if absolute:
         ranges = [("custom", t("range.custom")), *ranges]
     zones = [*ZONES] if view.zone_name in ZONES else [view.zone_name, *ZONES]
-    picker = dmc.Popover(
+    picker = html.Details(
         [
-            dmc.PopoverTarget(
-                html.Button("⋯", className="fw-icon", title=t("range.absolute"), **{"aria-label": t("range.absolute")})
-            ),
-            dmc.PopoverDropdown(_absolute_form(view)),
+            html.Summary("⋯", className="fw-icon", title=t("range.absolute"), **{"aria-label": t("range.absolute")}),
+            _absolute_form(view),
         ],
-        position="bottom-end", shadow="md", withArrow=True, keepMounted=True,
-    )  # fmt: skip
+        className="fw-pop",
+    )
     chosen = View(view.path, {**view.params, "range": "custom"} if absolute else view.params)
     return [
         controls.select(chosen, "range", ranges, t("range.label"), DEFAULT_RANGE),

@@ -94,7 +94,9 @@ def layout(view: View, services: Services) -> Any:
 
 def register(app: Dash, services: Services) -> None:
     """Add the page's callbacks."""
-    runner = audited(Parts(services, services.access or AccessControl(AccessSettings(), services.control, loopback_only=True)))
+    runner = audited(
+        Parts(services, services.access or AccessControl(AccessSettings(), services.control, loopback_only=True))
+    )
 
     # What is run goes into the address and into the store that the query is read from.
     app.clientside_callback(
@@ -166,7 +168,9 @@ def _chart(rows: Sequence[Mapping[str, Any]], chart: str) -> Any:
     if chart == "none":
         return None
     names = list(rows[0])
-    numeric = [n for n in names if any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in rows)]
+    numeric = [
+        n for n in names if any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in rows)
+    ]
     over = next((name for name in names if name not in numeric), names[0])
     drawn = [name for name in numeric if name != over][:6]
     if not drawn:

@@ -5,7 +5,7 @@ Everything comes from tables of newest rows and one-minute rollups: the cost gro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ COUNTER_METRICS: Mapping[str, tuple[str, ...]] = {
     "throttle_pct": ("throttle_thermal_us_total", "throttle_power_us_total"),
     "link_errors_per_h": ("link_errors_total",),
 }
+#: Minutes at both ends of the hour from which growth is read; an agent that sends less often shows no growth.
+EDGE_MINUTES = 5
 _KEY = "cityHash64(cluster, node, device)"
 
 
@@ -113,7 +115,10 @@ def roster(store: Store, now_ms: int) -> Roster:
         nodes=_texts(table, "node"),
         devices=table["device"].to_numpy().astype(np.uint16),
         keys=table["key"].to_numpy().astype(np.uint64),
-        cohort=[f"{made} {'busy' if job else 'idle'}" for made, job in zip(_texts(table, "cohort"), _texts(table, "job"), strict=True)],
+        cohort=[
+            f"{made} {'busy' if job else 'idle'}"
+            for made, job in zip(_texts(table, "cohort"), _texts(table, "job"), strict=True)
+        ],
         places={name: _texts(table, name) for name in PLACES},
     )
 
@@ -157,30 +162,28 @@ def host_values(store: Store) -> DeviceValues:
 def counter_growth(store: Store, metric: str) -> DeviceValues:
     """Return what a key of COUNTER_METRICS grew in the last hour: counts, or percent of the time for throttling.
 
-    A decrease is a reset of the counter: the growth since it counts, so the figure is a lower bound.
+    Only the first and the last minutes of the hour are read. A counter that is lower at the end was reset: what it
+    counted since is then a lower bound.
     """
     columns = COUNTER_METRICS[metric]
-    reads = ", ".join(f"argMaxMerge({name}_last) AS {name}" for name in columns)
-    steps = ", ".join(
-        f"lagInFrame(toNullable({name}), 1) OVER (PARTITION BY cluster, node, device ORDER BY m) AS {name}_before"
-        for name in columns
+    reads = ", ".join(
+        f"argMinMerge({name}_first) AS {name}_before, argMaxMerge({name}_last) AS {name}_after" for name in columns
     )
     grown = " + ".join(
-        f"ifNull(sum(if({name} >= {name}_before, toInt64({name}) - toInt64({name}_before), toInt64({name}))), 0)"
+        f"ifNull(toFloat64(if({name}_after >= {name}_before, {name}_after - {name}_before, {name}_after)), 0)"
         for name in columns
     )
-    known = " OR ".join(f"countIf(isNotNull({name}_before) AND isNotNull({name})) > 0" for name in columns)
-    scale = " / nullIf(60e6 * dateDiff('minute', min(m), max(m)), 0) * 100 " if metric == "throttle_pct" else ""
+    known = " OR ".join(f"isNotNull({name}_after)" for name in columns)
+    scale = " / nullIf(6e7 * dateDiff('minute', first_m, last_m), 0) * 100" if metric == "throttle_pct" else ""
+    edge = f"m < now() - toIntervalMinute({60 - EDGE_MINUTES}) OR m > now() - toIntervalMinute({EDGE_MINUTES})"
     table = store.arrow(
         f"""
         SELECT {_KEY} AS key, toFloat32(if({known}, ({grown}){scale}, NULL)) AS value,
-            toFloat32(dateDiff('second', max(m), now())) AS age
+            toFloat32(dateDiff('second', last_m, now())) AS age
         FROM (
-            SELECT cluster, node, device, m, {", ".join(columns)}, {steps} FROM (
-                SELECT cluster, node, device, m, {reads} FROM flightwatch.device_1m
-                WHERE m > now() - INTERVAL 1 HOUR GROUP BY cluster, node, device, m
-            )
-        ) GROUP BY cluster, node, device
+            SELECT cluster, node, device, min(m) AS first_m, max(m) AS last_m, {reads} FROM flightwatch.device_1m
+            WHERE m > now() - INTERVAL 1 HOUR AND ({edge}) GROUP BY cluster, node, device
+        )
         """
     )
     return _values(table)
@@ -237,16 +240,16 @@ def recent_changes(store: Store, seconds: int, limit: int = 60) -> list[dict[str
         """
         SELECT * FROM (
             SELECT ts, 'event' AS source, toString(severity) AS severity, node, device, toString(code) AS kind,
-                message AS summary FROM flightwatch.events
+                message AS summary, ifNull(toString(job), '') AS job FROM flightwatch.events
             WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32}) AND severity IN ('warning', 'error', 'critical')
             ORDER BY ts DESC LIMIT {limit:UInt32}
             UNION ALL
-            SELECT ts, concat('finding.', toString(state)), toString(severity), node, device, toString(kind), summary
-            FROM flightwatch.findings WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32})
+            SELECT ts, concat('finding.', toString(state)), toString(severity), node, device, toString(kind), summary,
+                ifNull(toString(job), '') FROM flightwatch.findings WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32})
             ORDER BY ts DESC LIMIT {limit:UInt32}
             UNION ALL
-            SELECT ts, 'run', '', node, NULL, toString(phase), concat(toString(job), ' ', toString(run))
-            FROM flightwatch.runs WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32})
+            SELECT ts, 'run', '', node, NULL, toString(phase), concat(toString(job), ' ', toString(run)),
+                toString(job) FROM flightwatch.runs WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32})
             ORDER BY ts DESC LIMIT {limit:UInt32}
         ) ORDER BY ts DESC LIMIT {limit:UInt32}
         """,
@@ -275,12 +278,61 @@ def joined(first: DeviceValues, second: DeviceValues) -> DeviceValues:
     )
 
 
-def running_jobs(store: Store) -> int:
-    """Return the number of jobs of which a rank stepped in the last five minutes."""
-    rows = store.rows(
-        "SELECT uniqExact(cluster, job) AS jobs FROM flightwatch.rank_latest WHERE ts > now64(3) - INTERVAL 5 MINUTE"
+def running_jobs(store: Store) -> list[dict[str, Any]]:
+    """Return the jobs of which a rank stepped in the last five minutes."""
+    return store.rows(
+        "SELECT DISTINCT cluster, job FROM flightwatch.rank_latest WHERE ts > now64(3) - INTERVAL 5 MINUTE"
     )
-    return int(rows[0]["jobs"])
+
+
+def lost_gpu_hours(store: Store, day: str, tenants: Sequence[str] | None) -> float | None:
+    """Return GPU-hours lost by incidents that opened on a day (ISO date, UTC); None where none has a figure."""
+    mine = "" if tenants is None else " AND tenant IN {tenants:Array(String)}"
+    rows = store.rows(
+        f"""
+        SELECT sum(lost_gpu_hours) AS lost, countIf(isNotNull(lost_gpu_hours)) AS told FROM flightwatch.v_lost_gpu_hours
+        WHERE day = {{day:Date}}{mine}
+        """,
+        {"day": day, "tenants": list(tenants or ())},
+    )
+    return float(rows[0]["lost"]) if rows[0]["told"] else None
+
+
+def training_share(store: Store) -> float | None:
+    """Return the mean over stepping jobs, weighed by ranks, of the share of their last day spent in phase train.
+
+    None where no stepping job tells its phases. Steps that a restart repeats are not taken off.
+    """
+    rows = store.rows(
+        """
+        WITH live AS (
+            SELECT job, uniqExact(rank) AS ranks FROM flightwatch.rank_latest
+            WHERE ts > now64(3) - INTERVAL 5 MINUTE GROUP BY job
+        )
+        SELECT sum(l.ranks * p.share) / sum(l.ranks) AS share, count() AS jobs FROM (
+            SELECT job, sumIf(spent, phase = 'train') / nullIf(dateDiff('millisecond', min(begun), max(over)), 0) AS share
+            FROM (
+                SELECT job, toString(phase) AS phase,
+                    greatest(ifNull(started_at, ts), now64(3) - INTERVAL 1 DAY) AS begun,
+                    ifNull(max(ended_at), now64(3)) AS over, greatest(0, dateDiff('millisecond', begun, over)) AS spent
+                FROM flightwatch.runs WHERE job IN (SELECT job FROM live) GROUP BY job, run, phase, started_at, ts
+            ) WHERE over > now64(3) - INTERVAL 1 DAY GROUP BY job
+        ) AS p INNER JOIN live AS l ON l.job = p.job
+        """
+    )
+    return min(1.0, float(rows[0]["share"])) if rows[0]["jobs"] and rows[0]["share"] is not None else None
+
+
+def only_nodes(found: Roster, nodes: Collection[str]) -> Roster:
+    """Return the part of a roster on some nodes."""
+    kept = [index for index, node in enumerate(found.nodes) if node in nodes]
+    return Roster(
+        [found.nodes[i] for i in kept],
+        found.devices[kept],
+        found.keys[kept],
+        [found.cohort[i] for i in kept],
+        {name: [values[i] for i in kept] for name, values in found.places.items()},
+    )
 
 
 def nodes_of(store: Store, tenants: Collection[str]) -> set[str]:
