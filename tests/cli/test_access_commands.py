@@ -1,0 +1,145 @@
+"""`flightwatch token`, `user` and `incident`: on a stopped instance, over its socket, and over a URL with a token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flightwatch.cli import main
+from flightwatch.cli.local_client import SOCKET_NAME
+from flightwatch.dashboard.access.settings import AccessSettings
+from flightwatch.dashboard.api.local import create_local_app
+from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix
+from flightwatch.pipeline.control.audit import AuditLog
+from flightwatch.pipeline.control.incidents import IncidentRecords
+from tests.dashboard.access_kit import Site
+from tests.pipeline.control.incident_kit import add_incident
+
+AT_MS = 1_795_990_000_000
+
+
+class Instance:
+    """A control database with what serves it: its socket, and a console on loopback that asks for a login."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.site = Site(folder, AccessSettings(required=True))
+        bound = bind_port("127.0.0.1", 23900, trust_network=False)
+        self.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        self._servers = [
+            HttpServer("local", create_local_app(self.site.services), bind_unix(folder / SOCKET_NAME)),
+            HttpServer("console", self.site.app, bound),
+        ]
+        for server in self._servers:
+            server.start()
+
+    def stop(self) -> None:
+        for server in self._servers:
+            server.stop()
+        self.site.close()
+
+
+@pytest.fixture(scope="module")
+def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    running = Instance(tmp_path_factory.mktemp("instance"))
+    for number in range(3):
+        add_incident(running.site.control, f"i{number}", AT_MS + number, tenant=None, severity=f"P{number + 1}")
+    yield running
+    running.stop()
+
+
+def flightwatch(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_first_token_is_made_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--data-dir", str(tmp_path))
+    code, secret, said = flightwatch(capsys, "token", "create", "ci", "--scope", "read", "--scope", "sql", *where)
+    assert (code, secret.startswith("fw_"), "token " in said) == (0, True, True)
+    assert flightwatch(capsys, "token", "create", "ci", *where)[0] == 1  # a valid one is called so
+    assert flightwatch(capsys, "token", "create", "a b", *where)[0] == 2
+    assert flightwatch(capsys, "token", "create", "x", "--days", "0", *where)[0] == 2
+    code, out, _ = flightwatch(capsys, "token", "list", "--format", "json", *where)
+    (token,) = [json.loads(line) for line in out.splitlines()]
+    assert (token["name"], token["state"], token["scopes"]) == ("ci", "valid", ["read", "sql"])
+    assert secret.strip() not in out
+    assert flightwatch(capsys, "token", "revoke", token["id"], *where)[0] == 0
+    code, _, said = flightwatch(capsys, "token", "revoke", token["id"], *where)
+    assert (code, "to revoke" in said) == (1, True)
+    assert "revoked" in flightwatch(capsys, "token", "list", *where)[1]
+
+
+def test_people_are_given_roles_and_kept_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--data-dir", str(tmp_path))
+    assert "nobody" in flightwatch(capsys, "user", "list", *where)[2]
+    assert "operator red" in flightwatch(capsys, "user", "grant", "alice", "operator", "--tenant", "red", *where)[1]
+    assert "slack:U1" in flightwatch(capsys, "user", "link", "alice", "slack", "U1", *where)[1]
+    assert "kept out" in flightwatch(capsys, "user", "disable", "alice", *where)[1]
+    assert "kept out" not in flightwatch(capsys, "user", "enable", "alice", *where)[1]
+    assert flightwatch(capsys, "user", "unlink", "slack", "U1", *where)[0] == 0
+    assert "no role" in flightwatch(capsys, "user", "withdraw", "alice", "--tenant", "red", *where)[1]
+    assert flightwatch(capsys, "user", "withdraw", "alice", *where)[0] == 1
+    assert flightwatch(capsys, "user", "disable", "bob", *where)[0] == 1
+    assert flightwatch(capsys, "user", "grant", "token:x", "viewer", *where)[0] == 2
+    _, out, _ = flightwatch(capsys, "user", "list", "--format", "json", *where)
+    assert json.loads(out)["subject"] == "alice"
+
+
+def test_incidents_over_the_socket(instance: Instance, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--data-dir", str(instance.folder))
+    code, out, _ = flightwatch(capsys, "incident", "list", *where)
+    assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["i2", "P3"], ["i1", "P2"], ["i0", "P1"]])
+    _, out, _ = flightwatch(capsys, "incident", "list", "--severity", "P1", "--format", "json", *where)
+    assert json.loads(out)["id"] == "i0"
+    assert len(flightwatch(capsys, "incident", "list", "--limit", "2", *where)[1].splitlines()) == 2
+    assert "acknowledged" in flightwatch(capsys, "incident", "ack", "i0", "--note", "on it", *where)[1]
+    assert "looked" in flightwatch(capsys, "incident", "note", "i0", "looked at it", *where)[1]
+    assert ", bob" in flightwatch(capsys, "incident", "assign", "i0", "bob", *where)[1]
+    silence = ("incident", "silence", "i0", "--hours", "2", "--reason", "known", *where)
+    assert "id=i0" in flightwatch(capsys, *silence)[1]
+    assert "node=n1" in flightwatch(capsys, *silence, "--whole-node")[1]
+    _, out, _ = flightwatch(capsys, "incident", "show", "i0", *where)
+    assert all(words in out for words in ("It is slow.", "on it", "looked at it", "assigned"))
+    assert "false_positive" in flightwatch(capsys, "incident", "resolve", "i0", "--false-positive", *where)[1]
+    assert "open" in flightwatch(capsys, "incident", "reopen", "i0", *where)[1]
+    actors = {entry.actor for entry in AuditLog(instance.site.control).page()}
+    assert all(actor.startswith("socket:") for actor in actors)
+
+
+def test_refusals_are_one_sentence(instance: Instance, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--data-dir", str(instance.folder))
+    code, _, said = flightwatch(capsys, "incident", "ack", "nothing", *where)
+    assert (code, said) == (1, "flightwatch incident: there is no incident nothing\n")
+    assert flightwatch(capsys, "incident", "note", "i1", "", *where)[0] == 2
+    assert flightwatch(capsys, "incident", "list", "--limit", "0", *where)[0] == 2
+    code, _, said = flightwatch(capsys, "incident", "list", "--data-dir", str(tmp_path))
+    assert (code, "nothing runs on" in said) == (1, True)
+
+
+def test_incidents_over_a_url_with_a_token(
+    instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FLIGHTWATCH_TOKEN", raising=False)
+    code, _, said = flightwatch(capsys, "incident", "list", "--url", instance.url)
+    assert (code, "FLIGHTWATCH_TOKEN" in said) == (2, True)
+    made: Any = ("token", "create", "remote", "--role", "operator", "--scope", "read", "--scope", "write")
+    _, secret, _ = flightwatch(capsys, *made, "--data-dir", str(instance.folder))
+    (tmp_path / "token").write_text(secret)
+    monkeypatch.setenv("FLIGHTWATCH_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("FLIGHTWATCH_URL", instance.url)
+    assert "i1" in flightwatch(capsys, "incident", "list")[1]
+    assert flightwatch(capsys, "incident", "ack", "i1")[0] == 0
+    assert IncidentRecords(instance.site.control).get("i1").acknowledged_by == "token:remote"
+    monkeypatch.setenv("FLIGHTWATCH_TOKEN", "fw_wrong")
+    code, _, said = flightwatch(capsys, "incident", "list")
+    assert (code, "unknown, expired or revoked" in said) == (1, True)
+    for url in ("ftp://x", "nonsense", "http://"):
+        assert flightwatch(capsys, "incident", "list", "--url", url)[0] == 2
+    code, _, said = flightwatch(capsys, "incident", "list", "--url", "http://127.0.0.1:9")
+    assert (code, "does not answer" in said) == (1, True)
