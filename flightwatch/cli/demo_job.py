@@ -36,11 +36,13 @@ class DemoJob:
     ----------
     socket: path of the agent's socket.
     folder: where the job's output goes (`demo_job.log`).
+    job: its name. equal_steps: steps before one rank becomes slow, None: about a minute of them.
     """
 
-    def __init__(self, socket: str, folder: Path) -> None:
+    def __init__(self, socket: str, folder: Path, job: str = JOB, equal_steps: int | None = None) -> None:
         self._socket = socket
         self._folder = folder
+        self._job, self._equal_steps = job, equal_steps
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> str:
@@ -55,12 +57,20 @@ class DemoJob:
             python, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "--master-port", "0",
             "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", str(Path(folders[0]) / "demo_job.py"),
         ]  # fmt: skip
-        own = {"FLIGHTWATCH": "1", "FLIGHTWATCH_SOCKET": self._socket, "FLIGHTWATCH_JOB": JOB, "OMP_NUM_THREADS": "1"}
+        own = {
+            "FLIGHTWATCH": "1",
+            "FLIGHTWATCH_SOCKET": self._socket,
+            "FLIGHTWATCH_JOB": self._job,
+            "OMP_NUM_THREADS": "1",
+        }
+        if self._equal_steps is not None:
+            own["DEMO_EQUAL_STEPS"] = str(self._equal_steps)
         with (self._folder / "demo_job.log").open("ab") as output:
             self._process = subprocess.Popen(
                 command, env=os.environ | own, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        told = f"training job '{JOB}': {RANKS} ranks, one of them slow after a minute"
+        when = "after a minute" if self._equal_steps is None else f"from step {self._equal_steps} on"
+        told = f"training job '{self._job}': {RANKS} ranks, one of them slow {when}"
         return f"{told}; its output is in {self._folder}/demo_job.log"
 
     def stop(self) -> None:

@@ -14,6 +14,8 @@ from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.control.detection import DetectorRequests, DetectorSettings
+from flightwatch.pipeline.control.erasures import Erasures
+from flightwatch.pipeline.detection.erasing import Eraser
 from flightwatch.pipeline.detection.escalation import Escalation
 from flightwatch.pipeline.detection.loop import DetectionLoop
 from flightwatch.pipeline.detection.publish import FindingPublisher
@@ -57,4 +59,5 @@ def detection_loop(
         escalate=escalation,
         behind_s=behind_s,
         cluster=common.cluster,
+        chores=Eraser(store, Erasures(control)),
     )

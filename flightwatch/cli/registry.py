@@ -14,6 +14,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("detect", "flightwatch.cli.detect", "run the detectors over the live store"),
     ("doctor", "flightwatch.cli.doctor", "is this node ready for probes, profiles and hang evidence"),
     ("engine", "flightwatch.cli.engine", "incidents from findings and grave events, and what follows them"),
+    ("drill", "flightwatch.cli.drill", "inject faults, grade what was found, remove every trace"),
     ("hang", "flightwatch.cli.hang", "who stopped a hung job, from dumps and logs"),
     ("incident", "flightwatch.cli.incident", "list, acknowledge, resolve, note and silence incidents"),
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),

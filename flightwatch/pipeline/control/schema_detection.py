@@ -32,3 +32,14 @@ DETECTOR_REQUESTS = sa.Table(
     sa.Index("detector_requests_recent", "kind", "requested_at_ms"),
     sqlite_autoincrement=True,
 )
+
+#: Simulations whose traces are to be removed: rows with this value in this column (cluster or job).
+ERASURES = sa.Table(
+    "erasures",
+    METADATA,
+    sa.Column("column", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
+    sa.Column("requested_at_ms", sa.BigInteger, nullable=False),
+    sa.Column("done_at_ms", sa.BigInteger),
+    sa.Column("rows", sa.BigInteger),
+)

@@ -19,6 +19,7 @@ from flightwatch.core.errors import TransientError
 from flightwatch.detectors.contract import Detector, Finding
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.control.detection import DetectorSetting
+from flightwatch.pipeline.control.erasures import Erasure
 from flightwatch.pipeline.detection.arrivals import Arrivals, News
 from flightwatch.pipeline.detection.blind import JUDGE_ABSENCE, BlindWatch, Sight
 from flightwatch.pipeline.detection.roster import Roster, RosterKeeper
@@ -60,6 +61,7 @@ class DetectionLoop:
     changed: reads what people changed about detectors (`DetectorSettings.all`); None: the file alone decides.
     escalate: told of findings just published, with the frames that made them; asks agents for more.
     behind_s: ingest's lag in seconds, for the blind rule; None: judged by arrivals alone.
+    chores: done by whoever holds the fleet's shard; returns simulations just erased, of which nothing is kept.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class DetectionLoop:
         escalate: Callable[[Sequence[Finding], Mapping[str, pd.DataFrame]], None] | None = None,
         behind_s: Callable[[], float | None] | None = None,
         cluster: str = "default",
+        chores: Callable[[], Sequence[Erasure]] | None = None,
     ) -> None:
         self._store, self._publish, self._clock, self._settings = store, publish, clock, settings
         chosen = all_detectors() if detectors is None else list(detectors)
@@ -83,6 +86,7 @@ class DetectionLoop:
         self._blind = BlindWatch(cluster, settings.blind_seconds, behind_s)
         self._escalate = escalate
         self._membership = membership
+        self._chores = chores
         self._tracks: dict[str, Track] = {}
         self._last: Roster | None = None
         self.wake = threading.Event()
@@ -124,6 +128,8 @@ class DetectionLoop:
         done = Cycle()
         for track in self._held():
             self._send(track, [])
+        if self._chores is not None and any(track.shard.fleet for track in self._tracks.values()):
+            self._forget(self._chores())
         roster = self._roster.now()
         if roster is not self._last:
             # A detector that was switched on or retuned is asked about what is there already.
@@ -157,6 +163,13 @@ class DetectionLoop:
                 self._arrivals.forget()
             self._tracks[shard.name] = known
         return list(self._tracks.values())
+
+    def _forget(self, erased: Sequence[Erasure]) -> None:
+        for one in erased:
+            for track in self._tracks.values():
+                # Kept steps would state it again.
+                track.tracker.drop(one.column, one.value)
+                track.steps = None
 
     def _of_shard(self, track: Track, roster: Roster, news: News | None, sight: Sight, done: Cycle) -> None:
         said = list(sight.said) if track.shard.fleet else []

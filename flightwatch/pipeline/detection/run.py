@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -55,6 +55,17 @@ def by_cluster(frames: Frames) -> list[Frames]:
     return [_frames_of(frames, name) for name in sorted(names)]
 
 
+def _only_cluster(frames: Frames) -> str | None:
+    names = {str(one) for frame in frames.values() if "cluster" in frame and len(frame)
+             for one in pd.unique(frame["cluster"]) if one is not None and one == one}  # fmt: skip
+    return names.pop() if len(names) == 1 else None
+
+
+def _placed(finding: Finding, cluster: str | None) -> Finding:
+    """Return the finding with the cluster of its rows where the detector did not say it."""
+    return finding if finding.cluster is not None or cluster is None else replace(finding, cluster=cluster)
+
+
 def _frames_of(frames: Frames, name: str) -> Frames:
     tables = {table: _of_cluster(frame, name) for table, frame in frames.items()}
     dense = getattr(frames, "dense_runs", None)
@@ -72,9 +83,10 @@ def run_detectors(detectors: Iterable[Detector], frames: Mapping[str, pd.DataFra
     outcome = Outcome()
     chosen = list(detectors)
     for ready in by_cluster(with_steps(frames)):
+        name = _only_cluster(ready)
         for detector in chosen:
             try:
-                outcome.findings += detector.score(ready)
+                outcome.findings += [_placed(one, name) for one in detector.score(ready)]
             except Exception as error:
                 log.exception("The detector %s failed; the others go on.", detector.name)
                 outcome.failures[detector.name] = f"{type(error).__name__}: {error}"

@@ -32,6 +32,12 @@ class FindingTracker:
         """Take over a finding that an earlier process left open."""
         self._open[id_] = _Open(detector, mark, None, now_ms, first_seen_at)
 
+    def drop(self, column: str, value: str) -> None:
+        """Forget, without a word, what was stated about a cluster or job that is erased."""
+        gone = [id_ for id_, one in self._open.items() if one.last is None or getattr(one.last, column) == value]
+        for id_ in gone:
+            del self._open[id_]
+
     def forget(self, detectors: Iterable[str]) -> None:
         """Forget what these detectors stated: it is said as new when they state it again."""
         gone = set(detectors)

@@ -1,4 +1,4 @@
-"""Settings of detectors that people change at run time, and what detectors asked agents for."""
+"""Settings of detectors that people change at run time, what detectors asked agents for, and simulations to erase."""
 
 from __future__ import annotations
 
@@ -32,6 +32,14 @@ def upgrade() -> None:
         sa.Column("finding", sa.Text, nullable=False),
         sa.Column("requested_at_ms", sa.BigInteger, nullable=False),
         sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "erasures",
+        sa.Column("column", sa.Text, primary_key=True),
+        sa.Column("value", sa.Text, primary_key=True),
+        sa.Column("requested_at_ms", sa.BigInteger, nullable=False),
+        sa.Column("done_at_ms", sa.BigInteger),
+        sa.Column("rows", sa.BigInteger),
     )
     op.create_index("detector_requests_recent", "detector_requests", ["kind", "requested_at_ms"])
 
