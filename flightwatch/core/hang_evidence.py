@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+#: Run phases in which no step is expected, and how long each may last (seconds) before it counts as a standstill.
+QUIET_PHASE_SECONDS: Mapping[str, float] = {
+    "rendezvous": 900.0, "init": 1800.0, "compile": 3600.0, "restore": 1800.0, "evaluate": 3600.0, "checkpoint": 1800.0,
+}  # fmt: skip
+
 
 @dataclass(slots=True)
 class CollectiveRecord:

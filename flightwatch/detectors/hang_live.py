@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from flightwatch.core.hang_evidence import QUIET_PHASE_SECONDS
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import DAY_MS, Finding, Frames, Needs
 from flightwatch.detectors.hang_rows import Episode, episodes_of, verdict_of
@@ -61,6 +62,7 @@ class HangDetector:
             "events": ("ts", "job", "run", "rank", "code", "message", "attrs"),
             "placements": ("ts", "node", "job", "run", "rank", "device", "valid_until"),
             "rank_steps": ("ts", "job", "run", "step", "rank"),
+            "runs": ("ts", "job", "run", "phase", "started_at", "ended_at"),
             "port_samples": ("ts", "node", "hca", "port", "rx_bytes_total", "tx_bytes_total"),
         },
         seconds=3600,
@@ -94,7 +96,7 @@ class HangDetector:
         second = "two captures" if waiting & episode.still else None
         if second is None and _ports_stand(frames, episode):
             second = "no RDMA traffic"
-        if second is None or self._in_checkpoint(episode, verdict):
+        if second is None or self._in_checkpoint(episode, verdict) or _in_quiet_phase(frames, episode):
             return None
         if verdict.confidence < self.thresholds.least_confidence and verdict.verdict != "undetermined":
             verdict.root_ranks = []
@@ -189,6 +191,24 @@ def _of_run(frames: Frames, table: str, episode: Episode) -> pd.DataFrame:
     if frame is None or frame.empty or not {"ts", "job", "run"} <= set(frame.columns):
         return pd.DataFrame()
     return frame[(frame["job"].astype(object) == episode.job) & (frame["run"].astype(object) == episode.run)]
+
+
+def _in_quiet_phase(frames: Frames, episode: Episode) -> bool:
+    """Say whether the run told that it evaluates, saves or the like, and has done so for less than that may take."""
+    rows = _of_run(frames, "runs", episode)
+    if not {"phase", "started_at", "ended_at"} <= set(rows.columns):
+        return False
+    phases = rows.dropna(subset=["phase", "started_at"]).to_dict("records")
+    for row in phases:
+        limit_s = QUIET_PHASE_SECONDS.get(str(row["phase"]))
+        since = row["started_at"]
+        over = any(
+            other["phase"] == row["phase"] and other["ended_at"] == other["ended_at"] and other["ended_at"] is not None
+            and other["ended_at"] >= since for other in phases
+        )  # fmt: skip
+        if limit_s is not None and not over and 0 <= episode.last_ms - since < limit_s * 1000:
+            return True
+    return False
 
 
 def _placed(frames: Frames, episode: Episode) -> dict[int, tuple[str | None, int | None]]:

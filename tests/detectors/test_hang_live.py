@@ -149,3 +149,17 @@ def test_only_the_captures_asked_for_are_read() -> None:
     store.capture("e2", 1)
     assert [one.captures for one in episodes_of(store.frames(), {"e2"})] == [{"e2"}]
     assert episodes_of({}) == []
+
+
+def test_a_run_that_evaluates_is_waited_for_until_it_has_taken_too_long() -> None:
+    store = Store()
+    phase = {"ts": START - 5000, "job": "llama", "run": "0", "phase": "evaluate", "started_at": START - 5000}
+    store.add("runs", phase | {"ended_at": float("nan")})
+    store.capture("h1", 0)
+    store.capture("h1.2", 5)
+    assert store.findings() == []
+    store.rows["runs"][0]["started_at"] -= 2 * 3_600_000
+    assert [one.rank for one in store.findings()] == [2]
+    store.rows["runs"][0]["started_at"] += 2 * 3_600_000
+    store.add("runs", phase | {"ended_at": START - 1000})
+    assert [one.rank for one in store.findings()] == [2], "the evaluation is over"

@@ -7,13 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from flightwatch.core.clock import Clock
+from flightwatch.core.hang_evidence import QUIET_PHASE_SECONDS
 from flightwatch.core.protocols import Row, Sink
 from flightwatch.core.vocabulary import RunPhase
 
-#: Phases in which no step is expected, and how long each may last (seconds) before it counts as a standstill.
-QUIET_PHASES = {
-    "rendezvous": 900.0, "init": 1800.0, "compile": 3600.0, "restore": 1800.0, "evaluate": 3600.0, "checkpoint": 1800.0,
-}  # fmt: skip
 #: A job stands still after so many of its longest recent steps.
 STEPS = 5.0
 _MOST_JOBS = 64
@@ -101,7 +98,7 @@ class Progress:
             for key in [key for key, job in self._jobs.items() if now_s - job.last_s > _FORGET_SECONDS]:
                 del self._jobs[key]
             for key, job in self._jobs.items():
-                quiet_s = QUIET_PHASES.get(job.phase)
+                quiet_s = QUIET_PHASE_SECONDS.get(job.phase)
                 limit_s = max(self._least_s, STEPS * job.longest_step_s, quiet_s or 0.0)
                 watched = job.steps > 1 or quiet_s is not None
                 if watched and not job.told and now_s - job.last_s > limit_s:
