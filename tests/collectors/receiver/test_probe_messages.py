@@ -235,3 +235,36 @@ def test_nothing_a_message_holds_raises_or_leaves_the_catalogue(
         for name, cell in row.values.items():
             assert cell is not None or columns[name].nullable
             assert name in columns
+
+
+def _phase(phase: str, ended: bool = False) -> list[Any]:
+    values = {"ts": NOW_MS, "phase": phase, "started_at": NOW_MS}
+    return ["runs", values | ({"ended_at": NOW_MS} if ended else {})]
+
+
+def test_phases_of_other_ranks_than_the_first_are_for_this_nodes_watch_alone(machine: Machine) -> None:
+    watched: list[Row] = []
+    machine.intake._environment.run_watch = watched.append
+    machine.send(message(_phase("evaluate"), rank=8))
+    assert machine.rows("runs") == []
+    assert [(row.values["job"], row.values["phase"]) for row in watched] == [("j", "evaluate")]
+    machine.send(message(_phase("evaluate"), rank=0))
+    assert [row.values["phase"] for row in machine.rows("runs")] == ["evaluate"]
+    assert len(watched) == 1
+
+
+def test_a_run_has_ended_on_a_node_when_its_last_rank_there_says_so(machine: Machine) -> None:
+    watched: list[Row] = []
+    machine.intake._environment.run_watch = watched.append
+    for rank in (8, 9):
+        machine.send(message(["placements", {"ts": NOW_MS - 50, "dp": rank}], rank=rank))
+    assert len(machine.rows("placements")) == 2
+    machine.send(message(["left", {"ts": NOW_MS}], rank=8))
+    (left,) = machine.rows("placements")
+    assert (left.values["rank"], left.values["ts"], left.values["valid_until"]) == (8, NOW_MS - 50, NOW_MS)
+    # One that ends while another hangs is no end of the run.
+    assert watched == []
+    machine.send(message(["left", {"ts": NOW_MS}], rank=9))
+    (end,) = watched
+    assert (end.table, end.values["phase"], end.values["ended_at"]) == ("runs", "train", NOW_MS)
+    assert [row.values["rank"] for row in machine.rows("placements")] == [9]

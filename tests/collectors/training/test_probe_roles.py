@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ from flightwatch.collectors.training.placement import Placement
 from flightwatch.collectors.training.probe import Probe
 from flightwatch.collectors.training.step import Step
 from flightwatch.collectors.training.summary import Summary
+from flightwatch.core.vocabulary import RunPhase
 
 
 @pytest.fixture
@@ -241,3 +243,21 @@ def test_host_times_of_calls_on_an_asynchronous_device_are_unknown(probe: Probe)
 
 def detail_rows(probe: Probe, step: Step) -> list[Any]:
     return next(list(values["ops"]) for kind, values in probe.detail.rows(step) if kind == "detail")
+
+
+def test_a_phase_that_lasts_is_told_while_it_runs_and_a_short_one_is_not(probe: Probe) -> None:
+    probe.identity = probe.identity._replace(local_rank=0)  # Rank 3 is the first of its node.
+    probe.phases.training_begins(1_700_000_000_000)
+    probe.wire._queue.clear()
+    now_ns = time.perf_counter_ns()
+    probe.phases.begins(RunPhase.EVALUATE, now_ns - 5_000_000_000)
+    probe.phases.begins(RunPhase.CHECKPOINT, now_ns)
+    probe.phases.tell_running()
+    probe.phases.tell_running()
+    probe.phases.passed_over(RunPhase.CHECKPOINT)
+    ((table, values),) = [row for row in probe.wire._queue if isinstance(row, tuple)]
+    assert (table, values["phase"], "ended_at" in values) == ("runs", "evaluate", False)
+    probe.wire._queue.clear()
+    probe.identity = probe.identity._replace(local_rank=1)
+    probe.phases.span_ns(RunPhase.EVALUATE, now_ns - 5_000_000_000, now_ns)
+    assert not probe.wire._queue
