@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 #: Paths of files that only change with a new version; their address changes with them.
 _STATIC = re.compile(r"/(?:_dash-component-suites|assets|perfetto)/")
 #: Addresses that name a version: fingerprints of component suites, Dash's `?m=`, Perfetto's folder.
-_VERSIONED = re.compile(r"\.v\d+[_\d.a-z]*m\d+\.|(?:^|&)m=\d|/v\d+\.\d+-[0-9a-f]+/")
+_VERSIONED = re.compile(r"\.v\d+[_\d.a-z]*m\d+\.|[?&]m=\d|/v\d+\.\d+-[0-9a-f]+/")
 _TEXT = re.compile(rb"(?:text/|application/(?:javascript|json|wasm)|image/svg)")
 SMALLEST_BYTES = 1024
 #: All static files of the console together have about 8 MB; Perfetto's are streamed when this is full.

@@ -1,0 +1,90 @@
+"""A console over a small simulated cluster, with a job, events, a finding and a profile in it; and a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from flightwatch.core.clock import SystemClock
+from flightwatch.core.protocols import Row
+from flightwatch.dashboard.app import create_app
+from flightwatch.dashboard.serve import HttpServer, bind_port
+from flightwatch.dashboard.services import Services
+from flightwatch.pipeline.control.database import open_control
+from flightwatch.pipeline.control.settings import ControlSettings
+from flightwatch.pipeline.store.client import Store, open_store
+from flightwatch.pipeline.store.frames import insert_rows
+from flightwatch.pipeline.store.migrate import migrate
+from flightwatch.pipeline.store.settings import StoreSettings
+from flightwatch.simulator.fill import fill_store
+from tests.dashboard.page_kit import (
+    CHROMIUM,
+    DEVICES,
+    FLAGS,
+    JOB,
+    NODE,
+    Served,
+    Watched,
+    add_profile,
+    set_cookies,
+    status_of,
+)
+
+
+@pytest.fixture(scope="session")
+def page_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A store with a quarter of an hour of 64 accelerators up to now, one slow, and a few events."""
+    store = open_store(f"chdb://{tmp_path_factory.mktemp('pages') / 'store'}", StoreSettings())
+    migrate(store)
+    now_ms = SystemClock().now_ms()
+    fill_store(store, DEVICES, 0.25, now_ms, faults=["slow_gpu@0:5,severity=0.3,after=200"])
+    base = {"received_at": now_ms, "cluster": "sim", "node": NODE, "src_partition": 0, "src_offset": 1}
+    event = {"ts": now_ms - 120_000, "device": 5, "source": "kernel", "code": "xid:94", "severity": "error",
+             "message": "NVRM: Xid 94, contained ECC error", "attrs": {}}  # fmt: skip
+    finding = {
+        "ts": now_ms - 60_000, "id": "f1", "detector": "slow", "detector_version": "1", "kind": "slow", "class": "compute",
+        "scope": "device", "job": JOB, "run": None, "device": 5, "rank": 5, "targets": [], "first_seen_at": now_ms - 300_000,
+        "detected_at": now_ms - 60_000, "score": 12.0, "threshold": 4.0, "severity": "P2", "blames_hardware": True,
+        "confidence": 0.9, "summary": "Rank 5 computes 1.30 times as long as its 15 peers.", "state": "raised", "evidence": "{}",
+    }  # fmt: skip
+    insert_rows(store, [Row("events", base | event), Row("findings", base | finding)], "pages:extra")
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="session")
+def served(page_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A console on a free port, without a login."""
+    folder = tmp_path_factory.mktemp("console")
+    control = open_control(f"sqlite:///{folder / 'control.sqlite'}", ControlSettings())
+    profile = add_profile(control, folder)
+    bound = bind_port("127.0.0.1", 23_500, trust_network=False)
+    app = create_app(Services(page_store, status_of(page_store), lambda: None, control), loopback_only=True)
+    server = HttpServer("console", app, bound)
+    server.start()
+    yield Served(f"http://127.0.0.1:{bound.getsockname()[1]}", page_store, control, profile)
+    server.stop()
+    control.close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    if not CHROMIUM.exists():
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def watched(browser: Browser, served: Served) -> Iterator[Watched]:
+    """A browser page in English and dark, refreshing paused."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, accept_downloads=True)
+    set_cookies(context, served.url, "en", "dark")
+    page = Watched(context, served.url)
+    yield page
+    context.close()
