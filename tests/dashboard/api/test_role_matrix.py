@@ -111,3 +111,11 @@ def test_a_page_of_a_viewer_cannot_be_made_to_write(site: Site, console: TestCli
     assert console.post("/_dash-update-component", json={}, headers=csrf).json()["error"]["code"] == "malformed"
     assert console.post("/api/v1/incidents/x/acknowledge", json={}, headers=csrf).status_code == 403
     console.cookies.clear()
+
+
+def test_an_admin_of_one_tenant_administers_nothing_of_everybodys(site: Site) -> None:
+    header, client = site.token(Role.ADMIN, tenant="red"), site.client()
+    for method, path, needed, _ in routes(site):
+        if needed is Role.ADMIN:
+            # Whatever the body: a wrong one may be told first, a right one is refused.
+            assert call(client, method, path, header) in (403, 422), f"{method} {path}"
