@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import collections
 import random
 import resource
 import signal
@@ -89,9 +88,9 @@ def latency(folder: Path, probes: int, rate: int, command: Sequence[str]) -> dic
     }  # fmt: skip
 
 
-def storm_rows(number: int, causes: int) -> list[tuple[str, Row]]:
+def storm_rows(number: int, causes: int, seed: int) -> list[Row]:
     """Findings of some causes: racks that overheat, each with its 8 nodes' devices stating over and over."""
-    dice = random.Random(11)
+    dice = random.Random(seed)
     rows = []
     for _ in range(number):
         cause, node, device = dice.randrange(causes), dice.randrange(8), dice.randrange(8)
@@ -103,7 +102,7 @@ def storm_rows(number: int, causes: int) -> list[tuple[str, Row]]:
             device=device, targets=(f"{name} device {device}",), confidence=0.9, blames_hardware=True,
         )  # fmt: skip
         values = {key: value for key, value in one.to_row().items() if key not in _BY_INGEST}
-        rows.append((name, Row("findings", values)))
+        rows.append(Row("findings", values))
     return rows
 
 
@@ -128,11 +127,7 @@ def storm(folder: Path, number: int, causes: int, seconds: float, *, kill: bool)
         memory = 0
         killed = False
         for start in range(0, number, batch):
-            by_node = collections.defaultdict(list)
-            for name, row in storm_rows(batch, causes):
-                by_node[name].append(row)
-            for name, rows in by_node.items():
-                where.publish(Topic.FINDINGS, name, rows)
+            where.publish(Topic.FINDINGS, f"storm-{start}", storm_rows(batch, causes, seed=start))
             memory = max(memory, resident(pid))
             if kill and not killed and start >= number // 2:
                 where.stop(signal.SIGKILL)

@@ -40,6 +40,10 @@ class ChannelSettings:
     time_zone: str = setting("UTC", "zone of local times, e.g. Asia/Shanghai; UTC is always told too")
     per_minute: float = setting(0.0, "most messages a minute; 0: as the service allows", minimum=0.0)
     pictures: bool = setting(True, "send a picture of the evidence where the service takes one")
+    buttons: bool = setting(
+        False,
+        "slack (bot) and telegram: buttons to acknowledge, approve and reject; needs the app's secret in [access]",
+    )
     ca_file: str = setting("", "PEM file of certificate authorities to trust for this channel")
 
 

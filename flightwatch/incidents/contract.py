@@ -48,6 +48,7 @@ class Alert:
     title: one line. lead: the part a tired person reads first (<= 600 characters). body: lead and details, Markdown.
     facts: label and value pairs of the details, in order. link: page of the incident, "" when the console has no URL.
     picture: PNG of the evidence, None when there is none. language: "en" or "zh".
+    buttons: label and value (`incidents.buttons`) of what people may press, where the service has buttons.
     """
 
     key: str
@@ -65,6 +66,7 @@ class Alert:
     incident: Incident | None = None
     picture: bytes | None = None
     language: str = "en"
+    buttons: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from flightwatch.core.clock import Clock
 from flightwatch.core.errors import NotFound
-from flightwatch.core.incident import AlertReason, Incident
+from flightwatch.core.incident import AlertReason, Incident, IncidentState
 from flightwatch.core.vocabulary import Severity
 from flightwatch.incidents.alert_settings import AlertSettings
+from flightwatch.incidents.buttons import button_value
 from flightwatch.incidents.channels import Channel
 from flightwatch.incidents.contract import Alert, Disclosure
 from flightwatch.incidents.facts import FactReader, Facts
@@ -19,6 +20,10 @@ from flightwatch.pipeline.control.incidents import IncidentRecords
 
 Picture = Callable[[Incident, Facts, Disclosure], bytes | None]
 _URGENT = (Severity.P1, Severity.P2)
+_BUTTONS = {
+    "en": {"ack": "Acknowledge", "approve": "Approve drain", "reject": "Reject"},
+    "zh": {"ack": "确认", "approve": "批准隔离", "reject": "拒绝"},
+}
 
 
 class Messages:
@@ -85,7 +90,23 @@ class Messages:
             link=link, idempotency_key=delivery.id, may_repeat=repeat,
             picture=picture,
         )  # fmt: skip
-        return replace(alert, key=delivery.thread)
+        return replace(alert, key=delivery.thread, buttons=self._buttons(incident, facts, channel))
+
+    def _buttons(self, incident: Incident, facts: Facts, channel: Channel) -> list[tuple[str, str]]:
+        """Return what may be pressed now; a press is checked against the incident as the message showed it."""
+        if not channel.settings.buttons or incident.closed:
+            return []
+        words = _BUTTONS[channel.settings.language]
+        now_ms = self._clock.now_ms()
+        found: list[tuple[str, str]] = []
+        if incident.state is IncidentState.OPEN:
+            found.append((words["ack"], button_value("ack", incident.id, incident.revision, now_ms)))
+        waiting = next((one for one in facts.actions if one.state == "proposed" and one.mode == "approve"), None)
+        if waiting is not None and channel.disclosure is not Disclosure.MINIMAL:
+            for do in ("approve", "reject"):
+                value = button_value("approve" if do == "approve" else "reject", waiting.id, incident.revision, now_ms)
+                found.append((words[do], value))
+        return found
 
     def is_over(self, delivery: StoredDelivery) -> bool:
         """Say whether the incident of a delivery is over by now."""

@@ -79,7 +79,7 @@ class Desk:
         """Begin again as a new process does: nothing is remembered."""
         control = self.rig.control
         facts = FactReader(
-            self.rig.records, ActionRecords(control, "lab"), None, self.settings, self.clock, "lab"
+            self.rig.records, ActionRecords(control, "lab"), None, self.settings, self.clock
         )  # fmt: skip
         messages = Messages(self.rig.records, facts, self.settings, self.clock, "lab")
         self.planner = Planner(
@@ -112,4 +112,6 @@ class Desk:
 
 
 def _channel(inbox: Inbox) -> Channel:
-    return Channel(inbox.name, ChannelSettings(service="inbox"), inbox, ZoneInfo("UTC"), Disclosure.STANDARD)
+    return Channel(
+        inbox.name, ChannelSettings(service="inbox", buttons=True), inbox, ZoneInfo("UTC"), Disclosure.STANDARD
+    )

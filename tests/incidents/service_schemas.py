@@ -33,7 +33,22 @@ _SLACK_BLOCK = {
         thing(
             {
                 "type": {"const": "actions"},
-                "elements": some(thing({"type": {"const": "button"}, "text": _PLAIN, "url": URL}), 25),
+                "elements": some(
+                    {
+                        "oneOf": [
+                            thing({"type": {"const": "button"}, "text": _PLAIN, "url": URL}),
+                            thing(
+                                {
+                                    "type": {"const": "button"},
+                                    "text": _PLAIN,
+                                    "action_id": text(255),
+                                    "value": text(2000),
+                                }
+                            ),
+                        ]
+                    },
+                    25,
+                ),
             }
         ),
     ]
@@ -194,17 +209,23 @@ DISCORD = thing(
 # https://core.telegram.org/bots/api#sendmessage and #editmessagetext
 _TELEGRAM = {"chat_id": text(64), "text": text(40_000), "parse_mode": {"const": "HTML"}}
 _PREVIEW = {"link_preview_options": thing({"is_disabled": {"type": "boolean"}})}
+_KEYBOARD = {
+    "reply_markup": thing(
+        {"inline_keyboard": some(some(thing({"text": text(64), "callback_data": text(64)}), 8), 100, 0)}
+    )
+}
 TELEGRAM_SEND = thing(
     _TELEGRAM,
     {
         **_PREVIEW,
+        **_KEYBOARD,
         "disable_notification": {"type": "boolean"},
         "reply_parameters": thing(
             {"message_id": {"type": "integer"}}, {"allow_sending_without_reply": {"type": "boolean"}}
         ),
     },
 )
-TELEGRAM_EDIT = thing({**_TELEGRAM, "message_id": {"type": "integer"}}, _PREVIEW)
+TELEGRAM_EDIT = thing({**_TELEGRAM, "message_id": {"type": "integer"}}, _PREVIEW | _KEYBOARD)
 
 # https://developer.pagerduty.com/docs/events-api-v2-overview
 _PD_KEYS = {"routing_key": {"type": "string", "minLength": 32, "maxLength": 32}, "dedup_key": text(255)}

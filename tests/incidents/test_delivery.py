@@ -12,6 +12,7 @@ from flightwatch.core.errors import StaleGeneration
 from flightwatch.core.incident import IncidentState
 from flightwatch.core.vocabulary import FindingKind as Kind
 from flightwatch.core.vocabulary import Severity
+from flightwatch.incidents.buttons import parse_button
 from flightwatch.incidents.contract import Delivery
 from flightwatch.incidents.routes import RouteSettings
 from flightwatch.pipeline.control.schema import OUTBOX
@@ -90,6 +91,16 @@ def test_the_life_of_an_incident_stays_in_its_thread(desk_of: Callable[..., Desk
     assert {reference.get("id") for _, reference in chat.got[1:]} == {"m1"}
     assert len({alert.key for alert, _ in chat.got}) == 1
     assert "li works on it" in chat.titles[2]
+    # A press is possible while nobody has acknowledged, and names the incident as the message shows it.
+    assert [[label for label, _ in alert.buttons] for alert, _ in chat.got] == [
+        ["Acknowledge"],
+        ["Acknowledge"],
+        [],
+        [],
+    ]
+    first_press = parse_button(chat.got[0][0].buttons[0][1])
+    assert first_press is not None
+    assert first_press.target == id_
 
 
 def test_a_channel_without_updates_hears_only_what_needs_a_look(desk_of: Callable[..., Desk]) -> None:

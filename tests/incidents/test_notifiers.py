@@ -23,6 +23,7 @@ import pytest
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.incident import AlertReason
 from flightwatch.core.vocabulary import Severity
+from flightwatch.incidents.buttons import button_value, parse_button
 from flightwatch.incidents.channels import ChannelSettings, build_channel
 from flightwatch.incidents.contract import Notifier
 from flightwatch.incidents.notifiers import dingtalk, feishu
@@ -243,6 +244,20 @@ def test_telegram_that_is_as_wanted_already_counts_as_edited() -> None:
     same = Reply(400, {"ok": False, "error_code": 400, "description": "Bad Request: message is not modified"})
     _, deliveries = exchange("telegram", replace(alert(), picture=None), CHANGED, replies=(TAKEN["telegram"], same))
     assert deliveries[1].ok
+
+
+def test_buttons_of_slack_and_telegram() -> None:
+    value = button_value("ack", "5e1f00d5e1f00d5e1f00", 3, 1_796_000_000_000)
+    pressed = alert(buttons=[("Acknowledge", value)], picture=None, facts=())
+    seen, _ = exchange("slack", pressed, CHANGED)
+    check(seen[0].json, schemas.SLACK_POST)
+    elements = seen[0].json["blocks"][-1]["elements"]
+    assert parse_button(elements[1]["value"]) is not None
+    assert len(seen[1].json["blocks"][-1]["elements"]) == 1
+    seen, _ = exchange("telegram", pressed, CHANGED)
+    check(seen[0].json, schemas.TELEGRAM_SEND)
+    assert seen[0].json["reply_markup"]["inline_keyboard"][0][0]["callback_data"] == value
+    assert seen[1].json["reply_markup"]["inline_keyboard"] == []
 
 
 def test_pagerduty_life_of_an_alert() -> None:

@@ -108,13 +108,22 @@ class Slack(HttpNotifier):
         ]
         if details and alert.facts:
             blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": _facts(alert)}})
+        elements: list[dict[str, Any]] = []
         if alert.link:
-            button = {
-                "type": "button", "text": {"type": "plain_text", "text": link_label(alert)},
-                "url": cut(alert.link, 3000),
-            }  # fmt: skip
-            blocks.append({"type": "actions", "elements": [button]})
+            elements.append({"type": "button", "text": _plain(link_label(alert)), "url": cut(alert.link, 3000)})
+        if self.settings.token:
+            # An incoming webhook belongs to no app that could hear of a press.
+            elements += [
+                {"type": "button", "text": _plain(label), "value": value, "action_id": f"flightwatch_{number}"}
+                for number, (label, value) in enumerate(alert.buttons)
+            ]
+        if elements:
+            blocks.append({"type": "actions", "elements": elements})
         return {"text": mention + _escaped(cut(alert.title, 2900)), "blocks": blocks}
+
+
+def _plain(text: str) -> dict[str, str]:
+    return {"type": "plain_text", "text": cut(text, 75)}
 
 
 def _escaped(text: str) -> str:

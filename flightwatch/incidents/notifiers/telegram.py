@@ -88,7 +88,10 @@ class Telegram(HttpNotifier):
         facts = "\n".join(f"{label}: {value}" for label, value in alert.facts)
         text = f"{mention}<b>{html.escape(cut(alert.title, 300))}</b>\n{html.escape(cut(alert.lead, 1500))}"
         details = f"\n\n{html.escape(cut(facts, 1800))}" if facts else ""
+        keyboard = [[{"text": label, "callback_data": value} for label, value in alert.buttons]]
         return {
+            # Sent always: an edit without it keeps the buttons of before.
+            "reply_markup": {"inline_keyboard": keyboard if alert.buttons else []},
             "chat_id": self.settings.to[0],
             "text": text + details + link,
             "parse_mode": "HTML",
