@@ -35,6 +35,7 @@ class Scenario:
     ----------
     name: kind of fault, confounder or "clean". frames: tables. faults: what was injected. step_s: seconds a step.
     guilty: per fault the nodes any of which names it. hours: simulated node-hours. rank_steps: rows of rank_steps.
+    first_step: number of the first step; faults count from it.
     """
 
     name: str
@@ -45,13 +46,14 @@ class Scenario:
     hours: float
     rank_steps: int
     severity: float = 0.0
+    first_step: int = 0
 
 
 def _cluster_for(job: Job, devices: int) -> Cluster:
     return Cluster(nodes=max(2, -(-job.ranks // devices)), devices_per_node=devices)
 
 
-def _fault(kind: str, cluster: Cluster, job: Job, severity: float, steps: int, rng: np.random.Generator) -> Fault:
+def place_fault(kind: str, cluster: Cluster, job: Job, severity: float, steps: int, rng: np.random.Generator) -> Fault:
     """Place a fault of a kind where it can be seen and named."""
     node_R, device_R = job.place(cluster)
     rank = int(rng.integers(job.ranks))
@@ -108,7 +110,7 @@ def timing_scenario(
         cluster = replace(cluster, nodes_per_rack=part, nodes_per_leaf=part)
     drawn: list[Fault] = []
     while kind != "clean" and len(drawn) < faults:
-        one = _fault(kind, cluster, job, severity, steps, rng)
+        one = place_fault(kind, cluster, job, severity, steps, rng)
         if all(one.node != other.node for other in drawn):
             drawn.append(one)
     beside = {"thermal_rack": "all"} | dict.fromkeys(("slow_nic", "slow_link", "congested_switch"), "ports")
