@@ -51,8 +51,8 @@ def alerting(
     channels = channels_of(settings, clock) | {channel.name: channel for channel in more}
     own = settings.section(AlertSettings)
     incidents = IncidentRecords(control)
-    facts = FactReader(incidents, ActionRecords(control, common.cluster), store, own, clock, common.cluster)
-    picture = EvidencePicture(store, common.cluster, clock, own.facts_seconds)
+    facts = FactReader(incidents, ActionRecords(control, common.cluster), store, own, clock)
+    picture = EvidencePicture(store, clock, own.facts_seconds)
     return Alerting(
         AlertRecords(control), incidents, channels, routes_of(settings, channels),
         Messages(incidents, facts, own, clock, common.cluster, picture), own, clock,

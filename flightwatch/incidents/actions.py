@@ -80,7 +80,8 @@ class Actions:
         if self._settings.mode == "off" or self._store is None:
             return
         page = self._incidents.page(IncidentFilter(states=OPEN_STATES), limit=_LOOKED_AT)
-        worth = [one for one in page.items if one.blames_hardware and one.node]
+        # The scheduler knows the nodes of this cluster only; another's may bear the same names.
+        worth = [one for one in page.items if one.blames_hardware and one.node and one.cluster == self._cluster]
         if not worth:
             return
         nodes = known_nodes(self._store, self._cluster)

@@ -28,8 +28,8 @@ _COLUMNS = {"compute": "compute_us", "data": "data_us", "transfer": "transfer_us
 class EvidencePicture:
     """Draws pictures, 720 x 300 pixels. Labels are English: fonts with Chinese characters are not everywhere."""
 
-    def __init__(self, store: Store, cluster: str, clock: Clock, seconds: float = 1.0) -> None:
-        self._reads, self._clock = AlertReads(store, cluster, seconds), clock
+    def __init__(self, store: Store, clock: Clock, seconds: float = 1.0) -> None:
+        self._store, self._clock, self._seconds = store, clock, seconds
 
     def __call__(self, incident: Incident, facts: Facts, disclosure: Disclosure) -> bytes | None:
         """Return a PNG; None where nothing was measured, or the channel may not learn it."""
@@ -42,18 +42,19 @@ class EvidencePicture:
 
     def _series(self, incident: Incident, facts: Facts, disclosure: Disclosure) -> Series | None:
         since, until = incident.opened_at_ms - _BEFORE_MS, self._clock.now_ms()
+        reads = AlertReads(self._store, incident.cluster, self._seconds)
         nodes = list(facts.nodes) or ([incident.node] if incident.node else [])
         if incident.kind in _HEAT and nodes:
-            return self._reads.temperatures(nodes, incident.device, since, until)
+            return reads.temperatures(nodes, incident.device, since, until)
         if not incident.job:
             return None
         if incident.kind in _SLOW and incident.rank is not None:
             column = _COLUMNS.get(str(facts.evidence.get("channel")), "step_us")
-            return self._reads.step_times(incident.job, [incident.rank], column, since, until)
+            return reads.step_times(incident.job, [incident.rank], column, since, until)
         if incident.kind in _STOPPED:
-            return self._reads.progress(incident.job, since, until)
+            return reads.progress(incident.job, since, until)
         if incident.kind in _SCALARS and disclosure is Disclosure.FULL:
-            return self._reads.scalar(incident.job, _SCALARS[incident.kind], since, until)
+            return reads.scalar(incident.job, _SCALARS[incident.kind], since, until)
         return None
 
 

@@ -70,11 +70,10 @@ class FactReader:
 
     def __init__(
         self, incidents: IncidentRecords, actions: ActionRecords, store: Store | None, settings: AlertSettings,
-        clock: Clock, cluster: str,
+        clock: Clock,
     ) -> None:  # fmt: skip
         self._incidents, self._actions, self._store = incidents, actions, store
-        self._settings, self._clock, self._cluster = settings, clock, cluster
-        self._reads = None if store is None else AlertReads(store, cluster, settings.facts_seconds)
+        self._settings, self._clock = settings, clock
         self._kept: dict[tuple[str, int], tuple[int, Facts]] = {}
         self._guard = threading.Lock()
 
@@ -95,14 +94,15 @@ class FactReader:
     def _read(self, incident: Incident, now_ms: int) -> Facts:
         ask = _Asking(self._clock, self._settings.facts_seconds)
         facts = self._from_control(incident, ask)
-        reads, store = self._reads, self._store
-        if reads is not None and store is not None:
+        store = self._store
+        if store is not None:
+            reads = AlertReads(store, incident.cluster, self._settings.facts_seconds)
             node, job = incident.node, incident.job
             if node:
                 facts = replace(facts, place=ask(lambda: reads.place(node, incident.device), Place()))
             if job:
                 facts = self._of_job(facts, incident, job, reads, store, ask, now_ms)
-            facts = replace(facts, spares=ask(lambda: self._spares(store), None))
+            facts = replace(facts, spares=ask(lambda: self._spares(store, incident.cluster), None))
             if node:
                 facts = replace(facts, changes=ask(lambda: reads.changes(node, incident.opened_at_ms), ()))
         return replace(facts, complete=ask.complete)
@@ -125,7 +125,7 @@ class FactReader:
     def _of_job(
         self, facts: Facts, incident: Incident, job: str, reads: AlertReads, store: Store, ask: _Asking, now_ms: int
     ) -> Facts:
-        size = ask(lambda: job_size(store, self._cluster, job), None)
+        size = ask(lambda: job_size(store, incident.cluster, job), None)
         gpus = size.ranks if size is not None and size.ranks else None
         checkpoint = size.checkpoint_at_ms if size is not None else None
         took = ask(lambda: reads.start_seconds(job), None)
@@ -139,14 +139,14 @@ class FactReader:
             owner=ask(lambda: reads.owner(job), None), coverage=ask(lambda: reads.coverage(job), None),
         )  # fmt: skip
 
-    def _spares(self, store: Store) -> int | None:
+    def _spares(self, store: Store, cluster: str) -> int | None:
         """Return how many nodes report and have no job; None where nobody says which nodes have one."""
-        busy = busy_nodes(store, self._cluster)
+        busy = busy_nodes(store, cluster)
         if not busy:
             return None
         blamed = self._incidents.page(IncidentFilter(states=OPEN_STATES), limit=1000).items
         bad = {one.node for one in blamed if one.node}
-        return len(reporting_nodes(store, self._cluster) - busy - bad)
+        return len(reporting_nodes(store, cluster) - busy - bad)
 
 
 class _Asking:

@@ -30,7 +30,7 @@ def main(control_url: str, hook_url: str) -> None:
         for name in ("one", "two")
     }
     incidents = IncidentRecords(control)
-    facts = FactReader(incidents, ActionRecords(control, "lab"), None, settings, clock, "lab")
+    facts = FactReader(incidents, ActionRecords(control, "lab"), None, settings, clock)
     messages = Messages(incidents, facts, settings, clock, "lab")
     alerting = Alerting(AlertRecords(control), incidents, channels, Routes({}, channels), messages, settings, clock)
     lease = None

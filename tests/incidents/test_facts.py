@@ -69,7 +69,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def reader(rig: Rig, store: Store | None) -> FactReader:
     records = ActionRecords(rig.control, "lab")
-    return FactReader(rig.records, records, store, AlertSettings(facts_seconds=30.0), ManualClock(NOW_MS), "lab")
+    return FactReader(rig.records, records, store, AlertSettings(facts_seconds=30.0), ManualClock(NOW_MS))
 
 
 def slow(rig: Rig) -> Incident:
@@ -104,11 +104,11 @@ def test_everything_that_is_known(rig: Rig, store: Store) -> None:
 def test_the_picture_shows_the_rank_beside_its_peers(rig: Rig, store: Store) -> None:
     incident = slow(rig)
     facts = reader(rig, store).read(incident)
-    picture = EvidencePicture(store, "lab", ManualClock(NOW_MS), 30.0)(incident, facts, Disclosure.STANDARD)
+    picture = EvidencePicture(store, ManualClock(NOW_MS), 30.0)(incident, facts, Disclosure.STANDARD)
     assert picture is not None
     assert picture.startswith(b"\x89PNG")
     nothing = replace(incident, job="nobody")
-    assert EvidencePicture(store, "lab", ManualClock(NOW_MS), 30.0)(nothing, facts, Disclosure.STANDARD) is None
+    assert EvidencePicture(store, ManualClock(NOW_MS), 30.0)(nothing, facts, Disclosure.STANDARD) is None
 
 
 def test_without_a_store_the_control_database_is_enough(rig: Rig) -> None:
@@ -148,7 +148,7 @@ def test_what_comes_too_late_is_left_out(rig: Rig, store: Store) -> None:
     incident = slow(rig)
     hurried = FactReader(
         rig.records, ActionRecords(rig.control, "lab"), store, AlertSettings(facts_seconds=4.0),
-        HurriedClock(NOW_MS), "lab",
+        HurriedClock(NOW_MS),
     )  # fmt: skip
     facts = hurried.read(incident)
     assert not facts.complete

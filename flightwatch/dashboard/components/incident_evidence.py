@@ -11,7 +11,6 @@ from flightwatch.core.incident import Incident
 from flightwatch.core.vocabulary import FindingKind, FindingState
 from flightwatch.dashboard.components import acts, graphs
 from flightwatch.dashboard.components.graphs import Mark, Strip
-from flightwatch.dashboard.components.incident_reads import IncidentReads
 from flightwatch.dashboard.components.panels import empty, quality
 from flightwatch.dashboard.components.view import View, Window
 from flightwatch.dashboard.i18n import known, t
@@ -42,14 +41,12 @@ def window_of(one: Incident, view: View, now_ms: int) -> Window:
     return Window(max(start, end - LONGEST_MS), end, live=one.closed_at_ms is None)
 
 
-def evidence_figure(
-    store: Store, reads: IncidentReads, one: Incident, facts: Facts, view: View, now_ms: int
-) -> tuple[Any, Any, Any, Any]:
+def evidence_figure(store: Store, one: Incident, facts: Facts, view: View, now_ms: int) -> tuple[Any, Any, Any, Any]:
     """Return the chart, its height, its note and its tools."""
     window = window_of(one, view, now_ms)
-    series = AlertReads(store, reads.cluster, 5.0)
+    series = AlertReads(store, one.cluster, 5.0)
     strips = _training(series, one, facts, view, window)
-    telemetry, newest = _telemetry(store, reads.cluster, one, facts, view, window)
+    telemetry, newest = _telemetry(store, one.cluster, one, facts, view, window)
     strips += telemetry
     if not strips:
         return graphs.lines({}, unit="", empty_text=t("incident.no_evidence")), {"height": "120px"}, "", None

@@ -68,9 +68,7 @@ class IncidentReads:
     @cached_property
     def facts(self) -> FactReader:
         """What a message about an incident tells: the page tells the same."""
-        return FactReader(
-            self.records, self.actions, self._services.store, AlertSettings(), SystemClock(), self.cluster
-        )
+        return FactReader(self.records, self.actions, self._services.store, AlertSettings(), SystemClock())
 
     def get(self, id_: str) -> Incident:
         """Return an incident that whoever asks may see. Raises NotFound."""

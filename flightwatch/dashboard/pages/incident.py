@@ -131,7 +131,7 @@ def register(app: Dash, services: Services) -> None:
     def evidence(data: Any, _: Any) -> tuple[Any, Any, Any, Any]:
         view = View.of(data)
         one = reads.get(view.captured.get("id", ""))
-        return evidence_figure(store, reads, one, facts_of(one), view, SystemClock().now_ms())
+        return evidence_figure(store, one, facts_of(one), view, SystemClock().now_ms())
 
     @app.callback(
         Output("incident-findings", "children"),
@@ -147,7 +147,7 @@ def register(app: Dash, services: Services) -> None:
         found = reads.records.findings(one.id)
         ids = ", ".join(f"'{item.finding}'" for item in found)
         sql = " ".join(("SELECT * FROM flightwatch.findings WHERE id IN", f"({ids})", "ORDER BY ts"))
-        looked = shown_form.get(("causes", one.id, one.revision), lambda: causes(store, reads.cluster, one, found))
+        looked = shown_form.get(("causes", one.id, one.revision), lambda: causes(store, one.cluster, one, found))
         return finding_tree(found, view), acts.copy_button(t("incident.copy_sql"), sql), looked
 
     @app.callback(
