@@ -182,6 +182,10 @@ def main() -> None:
                 got = latency(folder, options.probes, options.rate, command)
                 print(f"| {name} | {options.rate}/s | {got['sent']} | {got['received']} | {got['p50']:.2f} |"
                       f" {got['p99']:.2f} | {got['worst']:.2f} |")  # fmt: skip
+            print(
+                "\nEvery first message waits incidents.settle_seconds (0.3 s) for findings of the same cause; in a storm"
+            )
+            print("incidents.storm_settle_seconds (8 s). Kinds that detectors find over time are not in this table.")
         parts = [name for name in ("storm", "kill") if options.only in (None, name)]
         if parts:
             print(f"\nA storm of {options.findings:,} findings of {options.causes} racks in {options.seconds:.0f} s:")
