@@ -182,9 +182,7 @@ def main() -> None:
                 got = latency(folder, options.probes, options.rate, command)
                 print(f"| {name} | {options.rate}/s | {got['sent']} | {got['received']} | {got['p50']:.2f} |"
                       f" {got['p99']:.2f} | {got['worst']:.2f} |")  # fmt: skip
-            print(
-                "\nEvery first message waits incidents.settle_seconds (0.3 s) for findings of the same cause; in a storm"
-            )
+            print("\nEvery first message waits incidents.settle_seconds (0.3 s) for findings of one cause; in a storm")
             print("incidents.storm_settle_seconds (8 s). Kinds that detectors find over time are not in this table.")
         parts = [name for name in ("storm", "kill") if options.only in (None, name)]
         if parts:
