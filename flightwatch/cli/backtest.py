@@ -14,6 +14,7 @@ from flightwatch.cli.sections import load_settings
 from flightwatch.core.clock import SystemClock, parse_iso_utc
 from flightwatch.core.errors import BadRecord, ConfigError, Refused
 from flightwatch.core.vocabulary import ExitCode
+from flightwatch.detectors.autoencoder_model import load_model
 from flightwatch.detectors.contract import Detector, Finding, Frames
 from flightwatch.detectors.expectation import read_expectation
 from flightwatch.detectors.joint import explain
@@ -22,6 +23,7 @@ from flightwatch.incidents.summary import summarise
 from flightwatch.pipeline.detection.files import read_table
 from flightwatch.pipeline.detection.run import run_detectors
 from flightwatch.pipeline.detection.truth import Truth, grade, read_truth
+from flightwatch.pipeline.detection.window import needed_tables
 
 HELP = "Run the detectors over recorded tables or the store, as live with the clock of the data; one finding a line."
 EPILOG = """examples:
@@ -69,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--expectation", metavar="FILE", help="JSON of what jobs should reach, see job_regression (default: [detect])"
     )
+    parser.add_argument("--autoencoder", metavar="FILE", help="also run the autoencoder with this model file")
     parser.add_argument("--explain", metavar="FINDING", help="print one finding by its id, with its evidence and cause")
     parser.add_argument("--data-dir", help="with --store: data folder of a single-machine installation")
     parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
@@ -82,14 +85,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--from, --to and --data-dir go with --store")
     if sum(bool(one) for one in (arguments.compare, arguments.explain, arguments.summary)) > 1:
         raise ConfigError("--compare, --explain and --summary are questions of their own: ask one at a time")
-    detectors = with_thresholds(_chosen(arguments.detector, arguments.expectation), arguments.thresholds)
+    detectors = with_thresholds(_chosen(arguments), arguments.thresholds)
     versions = versions_of(detectors, arguments.compare)
     try:
         truths = None if arguments.truth is None else read_truth(Path(arguments.truth))
     except BadRecord as error:
         print(f"flightwatch backtest: {error}", file=sys.stderr)
         return ExitCode.MALFORMED
-    frames, malformed = (_read_store(arguments, detectors), False) if arguments.store else _read(arguments.table)
+    frames, malformed = (
+        (read_store(arguments, needed_tables(detectors)), False) if arguments.store else read_files(arguments.table)
+    )
     if all(frame.empty for frame in frames.values()):
         what = "the store has no rows in this time" if arguments.store else "the tables have no rows"
         print(f"flightwatch backtest: {what}", file=sys.stderr)
@@ -154,7 +159,7 @@ def _compare(versions: Sequence[Version], frames: Frames, truths: list[Truth] | 
     return bool(failures)
 
 
-def _read_store(arguments: argparse.Namespace, detectors: list[Detector]) -> Frames:
+def read_store(arguments: argparse.Namespace, needed: dict[str, set[str]]) -> Frames:
     """Read the time range from the store that the settings name.
 
     Raises
@@ -162,7 +167,7 @@ def _read_store(arguments: argparse.Namespace, detectors: list[Detector]) -> Fra
     ConfigError: a time is malformed. Refused: there is no store, another process holds it, or it is older than this
     program. TransientError: the store is away.
     """
-    from flightwatch.pipeline.detection.window import needed_tables, read_window
+    from flightwatch.pipeline.detection.window import read_window
     from flightwatch.pipeline.store.client import open_store
     from flightwatch.pipeline.store.migrate import check
     from flightwatch.pipeline.store.settings import StoreSettings
@@ -181,7 +186,7 @@ def _read_store(arguments: argparse.Namespace, detectors: list[Detector]) -> Fra
     try:
         if check(store):
             raise Refused("the store is older than this program: `flightwatch store migrate` brings it up to date")
-        return read_window(store, needed_tables(detectors), lambda table: since, until)
+        return read_window(store, needed, lambda table: since, until)
     finally:
         store.close()
 
@@ -195,8 +200,12 @@ def _time(option: str, text: str | None, default: int) -> int:
         raise ConfigError(f"{option} {text}: write it as 2026-11-29T08:00Z or as epoch milliseconds") from error
 
 
-def _chosen(names: list[str], expectation: str | None) -> list[Detector]:
-    detectors = all_detectors(read_expectation(Path(expectation)) if expectation is not None else None)
+def _chosen(arguments: argparse.Namespace) -> list[Detector]:
+    names, expectation, model = arguments.detector, arguments.expectation, arguments.autoencoder
+    detectors = all_detectors(
+        read_expectation(Path(expectation)) if expectation is not None else None,
+        load_model(Path(model)) if model is not None else None,
+    )
     known = {detector.name for detector in detectors}
     for name in names:
         if name not in known:
@@ -204,7 +213,8 @@ def _chosen(names: list[str], expectation: str | None) -> list[Detector]:
     return [detector for detector in detectors if not names or detector.name in names]
 
 
-def _read(words: list[str]) -> tuple[Frames, bool]:
+def read_files(words: list[str]) -> tuple[Frames, bool]:
+    """Read `NAME=FILE` words; say whether anything was malformed. Raises ConfigError."""
     frames, malformed = {}, False
     for word in words:
         name, equals, path = word.partition("=")

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flightwatch.cli.common_settings import CommonSettings, local_path
-from flightwatch.cli.detection_parts import detection_loop
+from flightwatch.cli.detection_parts import configured_detectors, detection_loop
 from flightwatch.cli.sections import load_settings
 from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.core.clock import SystemClock, iso_utc
@@ -20,7 +20,6 @@ from flightwatch.core.logs import configure
 from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
 from flightwatch.detectors.contract import Detector
-from flightwatch.detectors.registry import all_detectors
 from flightwatch.detectors.tuning import parse_override, thresholds_of, tuned
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
@@ -43,10 +42,14 @@ EPILOG = """examples:
   flightwatch detect disable storage
   flightwatch detect set fail_slow.shift=0.05 ports.errors_per_minute=20
   flightwatch detect reset fail_slow         (as the configuration file and the defaults say)
+  flightwatch detect train --out model.npz --table device_samples=healthy.parquet
 
 Changes are kept in the control database and hold from the next cycle on, in `flightwatch up` too. The version of a
-retuned detector has a suffix, which stands in its findings. `flightwatch backtest --set` tries a threshold first."""
-VERBS = ("run", "list", "enable", "disable", "shadow", "set", "reset")
+retuned detector has a suffix, which stands in its findings. `flightwatch backtest --set` tries a threshold first.
+`train` learns the autoencoder from rows of a healthy time, from files or the store that the settings name (no running
+instance may hold it), in a Python with torch: this one, or the one that FLIGHTWATCH_TEST_TORCH_PYTHON names. It runs
+once `[detect] autoencoder` names the file."""
+VERBS = ("run", "list", "enable", "disable", "shadow", "set", "reset", "train")
 _MODES = {"enable": "on", "disable": "off", "shadow": "shadow"}
 
 
@@ -56,6 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="detectors; for set: DETECTOR.THRESHOLD=NUMBER")
     parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
     parser.add_argument("--data-dir", help="data folder of the instance (default: flightwatch.data_dir)")
+    parser.add_argument("--out", metavar="FILE", help="of train: the model file to write")
+    parser.add_argument("--table", action="append", default=[], metavar="NAME=FILE", help="of train: device_samples")
+    parser.add_argument(
+        "--from", dest="since", metavar="TIME", help="of train: begin in the store (default: a day ago)"
+    )
+    parser.add_argument("--to", dest="until", metavar="TIME", help="of train: end in the store (default: now)")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="of list; default: text")
 
 
@@ -64,14 +73,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.data_dir:
         os.environ["FLIGHTWATCH_FLIGHTWATCH_DATA_DIR"] = os.path.abspath(arguments.data_dir)
     settings = load_settings(arguments.config)
-    if bool(arguments.names) == (arguments.verb in ("run", "list")):
+    if bool(arguments.names) == (arguments.verb in ("run", "list", "train")):
         raise ConfigError(f"detect {arguments.verb} takes {'no' if arguments.names else 'the'} names")
     if arguments.verb == "run":
         return _run(settings)
+    if arguments.verb == "train":
+        from flightwatch.cli.detect_train import train
+
+        return train(settings, arguments)
     control = _existing_control(settings)
     try:
         if arguments.verb != "list":
-            _change(DetectorSettings(control), arguments.verb, arguments.names)
+            _change(DetectorSettings(control), settings.section(DetectSettings), arguments.verb, arguments.names)
         return _list(DetectorSettings(control), settings.section(DetectSettings), arguments)
     finally:
         control.close()
@@ -116,9 +129,9 @@ def _existing_control(settings: Loaded) -> Control:
     return open_control(url, settings.section(ControlSettings))
 
 
-def _change(changes: DetectorSettings, verb: str, names: list[str]) -> None:
+def _change(changes: DetectorSettings, section: DetectSettings, verb: str, names: list[str]) -> None:
     """Check everything before anything is changed. Raises ConfigError."""
-    known = {one.name: one for one in all_detectors()}
+    known = {one.name: one for one in configured_detectors(section)}
     actor = getpass.getuser()
     if verb == "set":
         wanted = [parse_override(text) for text in names]
@@ -144,7 +157,7 @@ def _known(known: dict[str, Detector], name: str) -> Detector:
 
 def _list(changes: DetectorSettings, section: DetectSettings, arguments: argparse.Namespace) -> int:
     changed = changes.all()
-    for detector in all_detectors():
+    for detector in configured_detectors(section):
         name = detector.name
         if arguments.names and all(name != word.partition(".")[0] for word in arguments.names):
             continue

@@ -9,6 +9,8 @@ from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.core.clock import Clock
 from flightwatch.core.ed25519 import SigningKey
 from flightwatch.core.settings import Loaded
+from flightwatch.detectors.autoencoder_model import load_model
+from flightwatch.detectors.contract import Detector
 from flightwatch.detectors.expectation import read_expectation
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.bus.base import Bus
@@ -24,6 +26,12 @@ from flightwatch.pipeline.detection.shards import Membership
 from flightwatch.pipeline.evidence_requests import EvidenceRequester
 from flightwatch.pipeline.profiles.records import Profiles
 from flightwatch.pipeline.store.client import Store
+
+
+def configured_detectors(section: DetectSettings) -> list[Detector]:
+    """Return all detectors with the files that the settings name. Raises ConfigError when one cannot be used."""
+    expectations = read_expectation(Path(section.expectation)) if section.expectation else None
+    return all_detectors(expectations, load_model(Path(section.autoencoder)) if section.autoencoder else None)
 
 
 def detection_loop(
@@ -53,7 +61,7 @@ def detection_loop(
         FindingPublisher(bus, clock, common.cluster, common.node_name).publish,
         clock,
         section,
-        detectors=all_detectors(read_expectation(Path(section.expectation)) if section.expectation else None),
+        detectors=configured_detectors(section),
         membership=membership,
         changed=DetectorSettings(control).all,
         escalate=escalation,

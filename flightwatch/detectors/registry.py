@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flightwatch.detectors.anomaly import AnomalyDetector
+from flightwatch.detectors.autoencoder import AutoencoderDetector
+from flightwatch.detectors.autoencoder_model import Model
 from flightwatch.detectors.contract import Detector
 from flightwatch.detectors.cooling import CoolingDetector
 from flightwatch.detectors.coverage import CoverageDetector
@@ -56,14 +58,17 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
 )
 
 
-def all_detectors(expectations: Sequence[Expectation] | None = None) -> list[Detector]:
+def all_detectors(expectations: Sequence[Expectation] | None = None, model: Model | None = None) -> list[Detector]:
     """Return a new instance of every detector with its default thresholds.
 
     Parameters
     ----------
     expectations: what jobs should reach, for the detector of regressions.
+    model: of the autoencoder, which is absent without one.
     """
     detectors = [make() for make in DETECTORS]
+    if model is not None:
+        detectors.append(AutoencoderDetector(model))
     for detector in detectors:
         if isinstance(detector, JobRegressionDetector) and expectations is not None:
             detector.expectations = tuple(expectations)

@@ -27,6 +27,7 @@ class DetectSettings:
     lease_seconds: float = setting(60.0, "how long a detection process keeps its shards without renewing", minimum=5)
     job_shards: int = setting(4, "parts into which several detection processes divide the jobs", minimum=1)
     expectation: str = setting("", "JSON file of what jobs should reach; empty: only earlier runs are compared with")
+    autoencoder: str = setting("", "model file of the autoencoder (`flightwatch detect train`); empty: it does not run")
     evidence: bool = setting(True, "a slow finding asks agents for the op detail of the suspect and two role peers")
     evidence_job_seconds: float = setting(600.0, "shortest time between two such requests about one job", minimum=10)
     evidence_per_hour: int = setting(20, "such requests of the whole installation in an hour", minimum=0)
