@@ -20,8 +20,17 @@ from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from benchmarks.console.fleet import Console, console
 
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--enable-precise-memory-info"]  # fmt: skip
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--enable-precise-memory-info",
+]
 CALLBACK = "_dash-update-component"
 
 
@@ -39,7 +48,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
         with console(folder, arguments.devices, arguments.hours) as served:
-            print(f"{arguments.devices:,} devices, {arguments.hours:g} h; store ready after {time.monotonic() - started:.0f} s")
+            ready_s = time.monotonic() - started
+            print(f"{arguments.devices:,} devices, {arguments.hours:g} h; store ready after {ready_s:.0f} s")
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
                 bodies = _pages(browser.new_context(viewport={"width": 1440, "height": 900}), served)
@@ -59,7 +69,9 @@ def _first(context: BrowserContext, served: Console) -> None:
         paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
         draw = float(page.locator("#fleet-map").get_attribute("data-draw-ms") or "nan")
         cells = page.locator("#fleet-map").get_attribute("data-cells")
-        print(f"fleet, {name} cache: first paint {paint:.0f} ms, usable {usable:.0f} ms, map of {cells} drawn in {draw:.1f} ms")
+        print(
+            f"fleet, {name} cache: first paint {paint:.0f} ms, usable {usable:.0f} ms, {cells} drawn in {draw:.1f} ms"
+        )
         page.close()
 
 
@@ -67,21 +79,28 @@ def _pages(context: BrowserContext, served: Console) -> list[tuple[str, dict[str
     """Print callback times of every page with one user; return the bodies of the fleet page's requests."""
     _first(context, served)
     paths = {
-        "fleet": "/", "fleet, slowness": "/?metric=slowness", "fleet, ECC": "/?metric=ecc_per_h",
-        "node": f"/nodes/{served.node}", "jobs": "/jobs", "job": f"/jobs/{served.job}", "ranks": f"/ranks?job={served.job}",
-        "profiler": f"/profiler?job={served.job}", "setup": "/setup",
-    }  # fmt: skip
+        "fleet": "/",
+        "fleet, slowness": "/?metric=slowness",
+        "fleet, ECC": "/?metric=ecc_per_h",
+        "node": f"/nodes/{served.node}",
+        "jobs": "/jobs",
+        "job": f"/jobs/{served.job}",
+        "ranks": f"/ranks?job={served.job}",
+        "profiler": f"/profiler?job={served.job}",
+        "setup": "/setup",
+    }
     everything: list[float] = []
     kept: list[tuple[str, dict[str, Any]]] = []
     for name, path in paths.items():
         took: list[float] = []
         page = context.new_page()
         requests: list[Any] = []
-        page.on("requestfinished", lambda request, into=requests: into.append(request) if CALLBACK in request.url else None)
+        page.on("requestfinished", requests.append)
         for _ in range(4):
             page.goto(served.url + path)
             page.wait_for_load_state("networkidle")
             page.wait_for_timeout(1800)
+        requests = [request for request in requests if CALLBACK in request.url]
         for request in requests:
             timing = request.timing
             took.append(timing["responseEnd"] - timing["requestStart"])
@@ -107,7 +126,9 @@ def _heap(context: BrowserContext, served: Console, seconds: float) -> None:
         page.wait_for_timeout(2000)
     after = _heap_bytes(page)
     grown = (after - before) / 1e6
-    print(f"heap after {beats} refreshes in {seconds:.0f} s: {before / 1e6:.1f} -> {after / 1e6:.1f} MB ({grown:+.1f} MB)")
+    print(
+        f"heap after {beats} refreshes in {seconds:.0f} s: {before / 1e6:.1f} -> {after / 1e6:.1f} MB ({grown:+.1f} MB)"
+    )
     page.close()
 
 
@@ -147,8 +168,10 @@ def _clients(served: Console, bodies: Sequence[tuple[str, dict[str, Any]]], clie
     for thread in threads:
         thread.join()
     rate = len(took) / 20.0
-    print(f"{clients} clients: {len(took)} callbacks ({rate:.0f}/s), median {statistics.median(took):.0f} ms, "
-          f"P95 {_p95(took):.0f} ms, {len(failed)} failed")  # fmt: skip
+    print(
+        f"{clients} clients: {len(took)} callbacks ({rate:.0f}/s), median {statistics.median(took):.0f} ms, "
+        f"P95 {_p95(took):.0f} ms, {len(failed)} failed"
+    )
 
 
 def _p95(values: Sequence[float]) -> float:

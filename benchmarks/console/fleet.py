@@ -48,12 +48,18 @@ def console(folder: Path, devices: int, hours: float) -> Iterator[Console]:
         bus = LocalBus(folder / "bus", BusSettings(), clock)
         setup_topics(bus, BusSettings())
         control = open_control(f"sqlite:///{folder / 'control.sqlite'}", ControlSettings())
-        probe = StatusProbe(bus, store, clock, cluster="sim", folder=folder, components=dict, bus_settings=BusSettings())
+        probe = StatusProbe(
+            bus, store, clock, cluster="sim", folder=folder, components=dict, bus_settings=BusSettings()
+        )
         bound = bind_port("127.0.0.1", PORT, trust_network=False)
-        server = HttpServer("console", create_app(Services(store, probe, lambda: None, control), loopback_only=True), bound)
+        server = HttpServer(
+            "console", create_app(Services(store, probe, lambda: None, control), loopback_only=True), bound
+        )
         server.start()
         try:
-            job = store.rows("SELECT job FROM flightwatch.rank_latest GROUP BY job ORDER BY count() DESC LIMIT 1")[0]["job"]
+            job = store.rows("SELECT job FROM flightwatch.rank_latest GROUP BY job ORDER BY count() DESC LIMIT 1")[0][
+                "job"
+            ]
             node = store.rows("SELECT min(node) AS node FROM flightwatch.device_latest")[0]["node"]
             yield Console(f"http://127.0.0.1:{bound.getsockname()[1]}", store, job, node)
         finally:

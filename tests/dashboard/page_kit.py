@@ -18,8 +18,16 @@ from flightwatch.pipeline.store import page_reads
 from flightwatch.pipeline.store.client import Store
 
 CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 JOB, NODE, DEVICES = "sim-pretrain", "sim-n0000", 64
 
 
@@ -40,9 +48,15 @@ def status_of(store: Store) -> Callable[[], dict[str, Any]]:
         tables = page_reads.table_activity(store)
         ages = [row["age_seconds"] for row in tables if row["age_seconds"] is not None]
         return {
-            "cluster": "sim", "coverage": page_reads.coverage(store), "notices": [], "lag_seconds": 0.0, "tables": tables,
-            "newest_row_age_seconds": min(ages) if ages else None, "components": {}, "data_gaps_24h": 0,
-        }  # fmt: skip
+            "cluster": "sim",
+            "coverage": page_reads.coverage(store),
+            "notices": [],
+            "lag_seconds": 0.0,
+            "tables": tables,
+            "newest_row_age_seconds": min(ages) if ages else None,
+            "components": {},
+            "data_gaps_24h": 0,
+        }
 
     return status
 
@@ -92,7 +106,10 @@ class Watched:
         self.page.on("console", self._told)
         self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         self.page.on("request", lambda request: self._asked(request.url))
-        self.page.on("response", lambda answer: self.wrong.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
+        self.page.on(
+            "response",
+            lambda answer: self.wrong.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None,
+        )
 
     def _told(self, message: Any) -> None:
         if message.type in ("error", "warning"):
@@ -120,4 +137,6 @@ class Watched:
 
 def set_cookies(context: BrowserContext, url: str, language: str, theme: str) -> None:
     """Choose language and theme as the header's buttons do."""
-    context.add_cookies([{"name": "fw_lang", "value": language, "url": url}, {"name": "fw_theme", "value": theme, "url": url}])
+    context.add_cookies(
+        [{"name": "fw_lang", "value": language, "url": url}, {"name": "fw_theme", "value": theme, "url": url}]
+    )

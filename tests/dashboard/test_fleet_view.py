@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ def roster(racks: list[str]) -> Roster:
 
 
 def numbers(text: str, kind: str) -> list[float]:
-    return np.frombuffer(base64.b64decode(text), dtype=kind).tolist()
+    return [float(value) for value in np.frombuffer(base64.b64decode(text), dtype=kind)]
 
 
 def values(found: Roster, known: list[float], age: float = 1.0) -> DeviceValues:
@@ -75,7 +76,7 @@ def test_an_outlier_is_one_against_its_cohort_and_small_scatter_is_none() -> Non
 def test_findings_colour_their_device_or_the_whole_node() -> None:
     fleet = roster(["a", "b"])
     arrangement = fleet_view.arrange(fleet, "rack", "?")
-    findings = [
+    findings: list[dict[str, Any]] = [
         {"node": "n0", "device": 1, "severity": "P2"}, {"node": "n0", "device": 1, "severity": "P4"},
         {"node": "n1", "device": None, "severity": "P1"}, {"node": "", "device": None, "severity": "P1"},
     ]  # fmt: skip

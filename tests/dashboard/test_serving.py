@@ -113,7 +113,7 @@ class SlowPeople(People):
     def __init__(self) -> None:
         self.asked, self.cancelled = threading.Event(), threading.Event()
 
-    def run(self, text: str, form: str = "json", tables: Any = (), query_id: str | None = None) -> bytes:
+    def run(self, text: str, form: str = "json", tables: Any = (), query_id: str | None = None, **_: Any) -> bytes:
         self.asked.set()
         assert self.cancelled.wait(30)
         return b""

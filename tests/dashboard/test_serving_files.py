@@ -21,7 +21,9 @@ def client(prefix: str = "") -> tuple[TestClient, list[str]]:
 
     def asset(request: object) -> Response:
         asked.append("asset")
-        return Response(SCRIPT, media_type="application/javascript", headers={"Cache-Control": "no-store", "Vary": "Cookie"})
+        return Response(
+            SCRIPT, media_type="application/javascript", headers={"Cache-Control": "no-store", "Vary": "Cookie"}
+        )
 
     def where(request: object) -> Response:
         return PlainTextResponse(f"{request.scope['root_path']}|{request.url_for('asset').path}")  # type: ignore[attr-defined]

@@ -23,7 +23,8 @@ def read(folder: Path, rank: int, gemm_us: float) -> traces.Trace:
 
 
 def floats(frames: dict[str, object], name: str) -> list[float]:
-    return np.frombuffer(base64.b64decode(str(frames[name])), dtype="<i4" if name == "parent" else "<f4").tolist()
+    kind = "<i4" if name == "parent" else "<f4"
+    return [float(value) for value in np.frombuffer(base64.b64decode(str(frames[name])), dtype=kind)]
 
 
 def test_frames_are_a_tree_whose_parents_come_first(tmp_path: Path) -> None:

@@ -56,6 +56,11 @@ def button(words: str, button_id: Any, role: Role, *, primary: bool = False, sho
     more = {"data-shortcut": shortcut} if shortcut else {}
     reason = {} if allowed else {"title": t("action.denied", role=t(f"role.{role.value}"))}
     return html.Button(
-        words, id=button_id, n_clicks=0, disabled=not allowed, className="fw-button primary" if primary else "fw-button",
-        **more, **reason,
-    )  # fmt: skip
+        words,
+        id=button_id,
+        n_clicks=0,
+        disabled=not allowed,
+        className="fw-button primary" if primary else "fw-button",
+        **more,
+        **reason,
+    )

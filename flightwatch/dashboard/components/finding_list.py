@@ -38,8 +38,12 @@ def finding_list(findings: Sequence[Mapping[str, Any]], view: View, now_ms: int)
                     target_link(row),
                     html.Div(row["summary"], **{"data-raw": "1"}),
                     html.Div(
-                        [ago_text((now_ms - row["detected_at"]) / 1000), " · ", view.clock(row["detected_at"]),
-                         "" if row["blames_hardware"] else f" · {t('finding.not_hardware')}"],
+                        [
+                            ago_text((now_ms - row["detected_at"]) / 1000),
+                            " · ",
+                            view.clock(row["detected_at"]),
+                            "" if row["blames_hardware"] else f" · {t('finding.not_hardware')}",
+                        ],
                         className="fw-dim",
                     ),
                 ]
@@ -47,7 +51,7 @@ def finding_list(findings: Sequence[Mapping[str, Any]], view: View, now_ms: int)
             for row in findings
         ],
         className="fw-list",
-    )  # fmt: skip
+    )
 
 
 def change_list(changes: Sequence[Mapping[str, Any]], view: View) -> html.Ul:
@@ -57,9 +61,16 @@ def change_list(changes: Sequence[Mapping[str, Any]], view: View) -> html.Ul:
         source = row["source"]
         words = known("phase", row["kind"]) if source == "run" else row["kind"]
         badge = severity(row["severity"]) if row["severity"] else None
-        head = [html.Span(view.clock(row["ts"], date=False), className="fw-dim"), " ", badge,
-                html.Span(known("change", source), className="fw-dim"), " ", html.Strong(words), " ",
-                target_link(row)]  # fmt: skip
+        head = [
+            html.Span(view.clock(row["ts"], date=False), className="fw-dim"),
+            " ",
+            badge,
+            html.Span(known("change", source), className="fw-dim"),
+            " ",
+            html.Strong(words),
+            " ",
+            target_link(row),
+        ]
         body = html.Div(row["summary"][:300], **{"data-raw": "1"})
         items.append(html.Li([*[part for part in head if part is not None], body]))
     return html.Ul(items, className="fw-list")

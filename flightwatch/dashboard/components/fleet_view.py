@@ -152,9 +152,16 @@ def drawn(
     flags |= (stale & ~np.isnan(ages)).astype(np.uint8) << 1
     low, high = scale(values, spec)
     payload = {
-        "key": arrangement.payload["key"], "metric": metric, "label": label, "unit": spec.unit, "ramp": spec.ramp,
-        "low": low, "high": high, "v": packed(values, "<f4"), "flags": packed(flags, "u1"),
-    }  # fmt: skip
+        "key": arrangement.payload["key"],
+        "metric": metric,
+        "label": label,
+        "unit": spec.unit,
+        "ramp": spec.ramp,
+        "low": low,
+        "high": high,
+        "v": packed(values, "<f4"),
+        "flags": packed(flags, "u1"),
+    }
     fresh = ages[~np.isnan(ages)]
     return Drawn(
         payload,

@@ -115,9 +115,12 @@ def lines(
     _dress(figure, legend=len(series) > 1 and strong is None)
     figure.update_xaxes(zeroline=False, type="date" if dates else "linear", gridcolor="rgba(128,128,128,.28)")
     figure.update_yaxes(
-        gridcolor="rgba(128,128,128,.28)", zeroline=False, ticksuffix=f" {unit}" if unit else "",
-        rangemode="tozero" if zero else "normal", automargin=True,
-    )  # fmt: skip
+        gridcolor="rgba(128,128,128,.28)",
+        zeroline=False,
+        ticksuffix=f" {unit}" if unit else "",
+        rangemode="tozero" if zero else "normal",
+        automargin=True,
+    )
     _mark(figure, marks)
     if empty_text and not any(value is not None for _, values in series.values() for value in values):
         figure.add_annotation(text=empty_text, showarrow=False, xref="paper", yref="paper", x=0.5, y=0.5)
@@ -153,15 +156,26 @@ def strips(charts: Sequence[Strip], window: tuple[Any, Any] | None = None, marks
         figure.update_layout(
             {
                 f"yaxis{axis}": {
-                    "domain": [top - share * 0.86, top], "title": {"text": f"{chart.title}<br>{chart.unit or ' '}", "font": {"size": 11}},
-                    "gridcolor": "rgba(128,128,128,.28)", "zeroline": False, "rangemode": "tozero" if chart.zero else "normal",
-                    "nticks": 4, "automargin": True,
+                    "domain": [top - share * 0.86, top],
+                    "title": {"text": f"{chart.title}<br>{chart.unit or ' '}", "font": {"size": 11}},
+                    "gridcolor": "rgba(128,128,128,.28)",
+                    "zeroline": False,
+                    "rangemode": "tozero" if chart.zero else "normal",
+                    "nticks": 4,
+                    "automargin": True,
                 }
             }
-        )  # fmt: skip
+        )
     _dress(figure, legend=False)
-    figure.update_layout(xaxis={"anchor": "free", "position": 0.0, "type": "date", "gridcolor": "rgba(128,128,128,.28)",
-                                "range": list(window) if window else None})  # fmt: skip
+    figure.update_layout(
+        xaxis={
+            "anchor": "free",
+            "position": 0.0,
+            "type": "date",
+            "gridcolor": "rgba(128,128,128,.28)",
+            "range": list(window) if window else None,
+        }
+    )
     figure.update_layout(margin={"l": 70, "r": 14, "t": 22, "b": 40})
     _mark(figure, marks)
     return figure
@@ -178,10 +192,16 @@ def density(columns: Sequence[Any], edges: Sequence[float], counts: Any, *, unit
     hover = f"{x_title} %{{x}}<br>%{{y:.4~g}} {unit}<br>%{{customdata}}<extra></extra>"
     figure = go.Figure(
         go.Heatmap(
-            x=list(columns), y=list(edges), z=[[None if not c else _log(c) for c in row] for row in counts],
-            customdata=counts, colorscale=DENSITY, showscale=False, hovertemplate=hover, hoverongaps=False,
+            x=list(columns),
+            y=list(edges),
+            z=[[None if not c else _log(c) for c in row] for row in counts],
+            customdata=counts,
+            colorscale=DENSITY,
+            showscale=False,
+            hovertemplate=hover,
+            hoverongaps=False,
         )
-    )  # fmt: skip
+    )
     _dress(figure, legend=False)
     figure.update_layout(hovermode="closest")
     figure.update_xaxes(title={"text": x_title, "standoff": 4}, gridcolor="rgba(128,128,128,.28)", zeroline=False)
@@ -196,11 +216,16 @@ def bars(
     """Draw bars, one group a name."""
     figure = go.Figure(
         [
-            go.Bar(x=list(names), y=list(values), name=name, marker={"color": PALETTE[i % len(PALETTE)], "line": {"width": 0}},
-                   hovertemplate=f"%{{y:.4~g}} {unit}<extra>{name}</extra>")
+            go.Bar(
+                x=list(names),
+                y=list(values),
+                name=name,
+                marker={"color": PALETTE[i % len(PALETTE)], "line": {"width": 0}},
+                hovertemplate=f"%{{y:.4~g}} {unit}<extra>{name}</extra>",
+            )
             for i, (name, values) in enumerate(series.items())
         ]
-    )  # fmt: skip
+    )
     _dress(figure, legend=len(series) > 1)
     figure.update_layout(barmode="stack" if stacked else "group", bargap=0.25)
     figure.update_xaxes(type="category")
@@ -217,19 +242,25 @@ def _log(count: float) -> float:
 def _traces(chart: Strip) -> list[Any]:
     traces = []
     names = [name for name in chart.series if name != chart.strong]
-    names += [chart.strong] if chart.strong in chart.series else []
+    if chart.strong is not None and chart.strong in chart.series:
+        names.append(chart.strong)
     for index, name in enumerate(names):
         times, values = chart.series[name]
         peer = chart.strong is not None and name != chart.strong
         colour = QUIET if peer else PALETTE[0 if chart.strong else index % len(PALETTE)]
         traces.append(
             go.Scatter(
-                x=list(times), y=list(values), name=name, mode="lines", connectgaps=False, opacity=0.45 if peer else 1,
+                x=list(times),
+                y=list(values),
+                name=name,
+                mode="lines",
+                connectgaps=False,
+                opacity=0.45 if peer else 1,
                 line={"width": 1 if peer else 1.7, "color": colour},
                 hovertemplate=f"%{{y:.4~g}} {chart.unit}<extra>{name}</extra>",
                 hoverinfo="skip" if peer and len(names) > 12 else None,
             )
-        )  # fmt: skip
+        )
     return traces
 
 
@@ -252,9 +283,29 @@ def _mark(figure: go.Figure, marks: Sequence[Mark]) -> None:
     shapes, notes = [], []
     for mark in marks:
         colour = MARK.get(mark.tone, PALETTE[0])
-        shapes.append({"type": "line", "xref": "x", "yref": "paper", "x0": mark.at, "x1": mark.at, "y0": 0, "y1": 1,
-                       "line": {"color": colour, "width": 1.2, "dash": "dot"}})  # fmt: skip
+        shapes.append(
+            {
+                "type": "line",
+                "xref": "x",
+                "yref": "paper",
+                "x0": mark.at,
+                "x1": mark.at,
+                "y0": 0,
+                "y1": 1,
+                "line": {"color": colour, "width": 1.2, "dash": "dot"},
+            }
+        )
         if mark.words:
-            notes.append({"x": mark.at, "y": 1, "xref": "x", "yref": "paper", "text": mark.words, "showarrow": False,
-                          "yanchor": "bottom", "font": {"size": 10, "color": colour}})  # fmt: skip
+            notes.append(
+                {
+                    "x": mark.at,
+                    "y": 1,
+                    "xref": "x",
+                    "yref": "paper",
+                    "text": mark.words,
+                    "showarrow": False,
+                    "yanchor": "bottom",
+                    "font": {"size": 10, "color": colour},
+                }
+            )
     figure.update_layout(shapes=shapes, annotations=notes)

@@ -11,14 +11,37 @@ from flightwatch.dashboard.i18n import language
 
 #: Words of the grid's own controls, where it has any of ours.
 _CHINESE = {
-    "noRowsToShow": "没有可显示的行", "loadingOoo": "加载中…", "page": "页", "of": "/", "to": "至", "more": "更多",
-    "next": "下一页", "last": "末页", "first": "首页", "previous": "上一页", "pageSizeSelectorLabel": "每页行数：",
-    "filterOoo": "筛选…", "contains": "包含", "notContains": "不包含", "equals": "等于", "notEqual": "不等于",
-    "startsWith": "开头是", "endsWith": "结尾是", "blank": "为空", "notBlank": "非空", "andCondition": "且",
-    "orCondition": "或", "lessThan": "小于", "greaterThan": "大于", "lessThanOrEqual": "小于等于",
-    "greaterThanOrEqual": "大于等于", "inRange": "区间", "ariaFilterInput": "筛选输入",
-    "ariaFilterColumn": "按 CTRL ENTER 打开筛选", "ariaColumn": "列",
-}  # fmt: skip
+    "noRowsToShow": "没有可显示的行",
+    "loadingOoo": "加载中…",
+    "page": "页",
+    "of": "/",
+    "to": "至",
+    "more": "更多",
+    "next": "下一页",
+    "last": "末页",
+    "first": "首页",
+    "previous": "上一页",
+    "pageSizeSelectorLabel": "每页行数：",
+    "filterOoo": "筛选…",
+    "contains": "包含",
+    "notContains": "不包含",
+    "equals": "等于",
+    "notEqual": "不等于",
+    "startsWith": "开头是",
+    "endsWith": "结尾是",
+    "blank": "为空",
+    "notBlank": "非空",
+    "andCondition": "且",
+    "orCondition": "或",
+    "lessThan": "小于",
+    "greaterThan": "大于",
+    "lessThanOrEqual": "小于等于",
+    "greaterThanOrEqual": "大于等于",
+    "inRange": "区间",
+    "ariaFilterInput": "筛选输入",
+    "ariaFilterColumn": "按 CTRL ENTER 打开筛选",
+    "ariaColumn": "列",
+}
 
 
 def grid(

@@ -86,8 +86,11 @@ def channel_view(store: Store, shown: JobView, channel: str) -> ChannelView:
         if channel == "compute_us" and len(found.ranks) and np.isnan(found.values_RS).all():
             used = "step_us"
             found = reads_steps.matrix(store, shown.job, shown.attempt, shown.steps, used)
-        roles = _READ.get(("roles", id(store), shown.job, shown.attempt.run),
-                          lambda: reads_steps.roles(store, shown.job, shown.attempt), 30.0)  # fmt: skip
+        roles = _READ.get(
+            ("roles", id(store), shown.job, shown.attempt.run),
+            lambda: reads_steps.roles(store, shown.job, shown.attempt),
+            30.0,
+        )
         cohort_of = roles.cohort(found.ranks)
         return ChannelView(used, found, roles, cohort_of, rank_view.ratio_to_cohort(found, cohort_of))
 

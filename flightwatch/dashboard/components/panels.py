@@ -53,8 +53,12 @@ def quality(
             parts.append(html.Span(f"{reporting:,} {unit}"))
         else:
             short = " fw-warn" if reporting < expected else ""
-            parts.append(html.Span(t("coverage.of", reporting=f"{reporting:,}", expected=f"{expected:,}", unit=unit),
-                                   className=f"fw-cover{short}"))  # fmt: skip
+            parts.append(
+                html.Span(
+                    t("coverage.of", reporting=f"{reporting:,}", expected=f"{expected:,}", unit=unit),
+                    className=f"fw-cover{short}",
+                )
+            )
     if age_seconds is None:
         parts.append(html.Span(t("age.unknown"), className="fw-warn"))
     else:
@@ -67,8 +71,9 @@ def quality(
 
 def empty(words: str, hint: Any = None) -> html.Div:
     """Return what a panel says when it has nothing to show, and what would change that."""
-    return html.Div([html.P(words), *([html.P(hint, className="fw-dim")] if hint is not None else [])],
-                    className="fw-empty")  # fmt: skip
+    return html.Div(
+        [html.P(words), *([html.P(hint, className="fw-dim")] if hint is not None else [])], className="fw-empty"
+    )
 
 
 def failure(words: str) -> html.Div:
@@ -122,6 +127,9 @@ def table(
     head = html.Thead(html.Tr([html.Th(name, className=style(i), scope="col") for i, name in enumerate(columns)]))
     body = html.Tbody([html.Tr([html.Td(cell, className=style(i)) for i, cell in enumerate(row)]) for row in rows])
     return html.Div(
-        html.Table([head, body], **{"aria-label": label}), className="fw-table", tabIndex="0", role="region",
+        html.Table([head, body], **{"aria-label": label}),
+        className="fw-table",
+        tabIndex="0",
+        role="region",
         **{"aria-label": label},
-    )  # fmt: skip
+    )

@@ -102,10 +102,20 @@ def heat_payload(
 ) -> dict[str, Any]:
     """Return the property `data` of a RankHeat of ratios around 1."""
     return {
-        "rows": int(values.shape[0]), "columns": int(values.shape[1]), "v": packed(values, "<f4"), "low": low, "high": high,
-        "ramp": "around", "unit": "×", "label": label, "row_labels": list(row_labels), "row_first": list(row_keys),
-        "column_labels": list(column_labels), "column_titles": list(column_titles), "row_px": row_px,
-    }  # fmt: skip
+        "rows": int(values.shape[0]),
+        "columns": int(values.shape[1]),
+        "v": packed(values, "<f4"),
+        "low": low,
+        "high": high,
+        "ramp": "around",
+        "unit": "×",
+        "label": label,
+        "row_labels": list(row_labels),
+        "row_first": list(row_keys),
+        "column_labels": list(column_labels),
+        "column_titles": list(column_titles),
+        "row_px": row_px,
+    }
 
 
 def stage_medians(found: StepMatrix, roles: Roles) -> tuple[list[int], list[float]]:

@@ -141,5 +141,5 @@ def top_ops(traces: Sequence[Trace], limit: int) -> list[dict[str, Any]]:
 
 
 def changed_ops(trace: Trace, peer: Trace, limit: int) -> list[dict[str, Any]]:
-    """Return the ops whose time differs most from the peer's: op, a_self_us (peer), b_self_us (trace), delta_us, ratio."""
+    """Return the ops that differ most from the peer: op, a_self_us (peer), b_self_us (trace), delta_us, ratio."""
     return difference(peer.costs, trace.costs)[:limit]

@@ -11,8 +11,14 @@ from flightwatch.core.clock import parse_iso_utc
 
 #: Relative ranges on offer, by their word in the address.
 RANGES: Mapping[str, int] = {
-    "5m": 300, "15m": 900, "1h": 3600, "3h": 10_800, "6h": 21_600, "24h": 86_400, "7d": 604_800,
-}  # fmt: skip
+    "5m": 300,
+    "15m": 900,
+    "1h": 3600,
+    "3h": 10_800,
+    "6h": 21_600,
+    "24h": 86_400,
+    "7d": 604_800,
+}
 DEFAULT_RANGE = "1h"
 LONGEST_SECONDS = 92 * 86_400
 #: Longest parameter that is looked at; the SQL page's query is the longest.

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import flask
 
 from flightwatch.dashboard.components.request import cookie
-from flightwatch.dashboard.i18n import en, en_admin, en_incidents, zh, zh_admin, zh_incidents
+from flightwatch.dashboard.i18n import en, en_admin, en_incidents, en_tools, zh, zh_admin, zh_incidents, zh_tools
 
 LANGUAGES: Mapping[str, Mapping[str, str]] = {
-    "en": en.WORDS | en_incidents.WORDS | en_admin.WORDS,
-    "zh": zh.WORDS | zh_incidents.WORDS | zh_admin.WORDS,
+    "en": en.WORDS | en_tools.WORDS | en_incidents.WORDS | en_admin.WORDS,
+    "zh": zh.WORDS | zh_tools.WORDS | zh_incidents.WORDS | zh_admin.WORDS,
 }
 #: As a language calls itself.
 NAMES = {"en": "EN", "zh": "中文"}

@@ -66,8 +66,11 @@ def layout(view: View, services: Services) -> Any:
                     ),
                     html.Div(
                         [
-                            panel(t("fleet.incidents") if services.control is not None else t("fleet.findings"), html.Div(id="fleet-findings", className="fw-scroll"),
-                                  note="fleet-findings-note"),
+                            panel(
+                                t("fleet.incidents") if services.control is not None else t("fleet.findings"),
+                                html.Div(id="fleet-findings", className="fw-scroll"),
+                                note="fleet-findings-note",
+                            ),
                             panel(t("fleet.changes"), html.Div(id="fleet-changes", className="fw-scroll")),
                         ]
                     ),
@@ -75,7 +78,7 @@ def layout(view: View, services: Services) -> Any:
                 className="fw-side",
             ),
         ]
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, services: Services) -> None:
@@ -123,9 +126,12 @@ def register(app: Dash, services: Services) -> None:
         return _tiles(status, fleet), _first_steps(status)
 
     @app.callback(
-        Output("fleet-findings", "children"), Output("fleet-changes", "children"),
-        Output("fleet-findings-note", "children"), Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("fleet-findings", "children"),
+        Output("fleet-changes", "children"),
+        Output("fleet-findings-note", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(3, 0)
     def beside(data: Any, _: Any) -> tuple[Any, Any, str]:
         view, now_ms = View.of(data), SystemClock().now_ms()
@@ -175,8 +181,12 @@ def _legend(metric: str, values: fleet_view.Drawn) -> list[Any]:
     if values.stale:
         items.append(html.Span([html.Span(className="fw-key hole"), t("fleet.stale", n=amount_text(values.stale))]))
     if fleet_view.METRICS[metric].spread:
-        items.append(html.Span([html.Span(className="fw-key frame"), t("fleet.outliers", n=amount_text(values.outliers))],
-                               title=t("fleet.outliers_how")))  # fmt: skip
+        items.append(
+            html.Span(
+                [html.Span(className="fw-key frame"), t("fleet.outliers", n=amount_text(values.outliers))],
+                title=t("fleet.outliers_how"),
+            )
+        )
     return items
 
 
@@ -219,11 +229,14 @@ def _severity_tiles(fleet: FleetSource) -> list[Any]:
         counts, note, href = incidents.by_severity, t("tile.open_incidents"), "/incidents?severity="
     return [
         figure_tile(
-            word, amount_text(counts.get(word, 0)), note, tone=tone if counts.get(word) else "",
+            word,
+            amount_text(counts.get(word, 0)),
+            note,
+            tone=tone if counts.get(word) else "",
             href=link(f"{href}{word}") if href else "",
         )
         for word, tone in (("P1", "bad"), ("P2", "warn"))
-    ]  # fmt: skip
+    ]
 
 
 def _newest_tile(status: Mapping[str, Any]) -> Any:

@@ -30,8 +30,15 @@ IN_MENU = False
 KEY = ""
 
 HEAT_ROWS = 96
-PHASE_COLOURS = {"train": "#22a57a", "init": "#7d8898", "rendezvous": "#a08026", "compile": "#c25aa2", "restore": "#e07f1f",
-                 "evaluate": "#3d83f0", "checkpoint": "#1aa0bb"}  # fmt: skip
+PHASE_COLOURS = {
+    "train": "#22a57a",
+    "init": "#7d8898",
+    "rendezvous": "#a08026",
+    "compile": "#c25aa2",
+    "restore": "#e07f1f",
+    "evaluate": "#3d83f0",
+    "checkpoint": "#1aa0bb",
+}
 
 
 def layout(view: View, services: Services) -> Any:
@@ -45,8 +52,11 @@ def layout(view: View, services: Services) -> Any:
     return html.Div(
         [
             html.Div(
-                [html.H1(name, **{"data-raw": "1"}), html.Div(id="job-attempts", className="fw-tools"),
-                 html.Div(links, className="fw-tools")],
+                [
+                    html.H1(name, **{"data-raw": "1"}),
+                    html.Div(id="job-attempts", className="fw-tools"),
+                    html.Div(links, className="fw-tools"),
+                ],
                 className="fw-title",
             ),
             html.Div(tiles([]), id="job-tiles"),
@@ -56,8 +66,12 @@ def layout(view: View, services: Services) -> Any:
                         [
                             panel(t("job.steps"), graphs.graph("job-steps", height_px=200), note="job-steps-note"),
                             panel(t("job.parts"), graphs.graph("job-parts", height_px=200)),
-                            panel(t("job.heat"), RankHeat(id="job-heat", height=220, href=f"/ranks?{query}&focus={{}}"),
-                                  html.Div(_heat_legend(), className="fw-legend"), note="job-heat-note"),
+                            panel(
+                                t("job.heat"),
+                                RankHeat(id="job-heat", height=220, href=f"/ranks?{query}&focus={{}}"),
+                                html.Div(_heat_legend(), className="fw-legend"),
+                                note="job-heat-note",
+                            ),
                         ]
                     ),
                     html.Div(
@@ -72,7 +86,7 @@ def layout(view: View, services: Services) -> Any:
             ),
             panel(t("job.scalars"), html.Div(id="job-scalars")),
         ]
-    )  # fmt: skip
+    )
 
 
 def _heat_legend() -> list[Any]:
@@ -88,10 +102,15 @@ def register(app: Dash, services: Services) -> None:
     store = services.store
 
     @app.callback(
-        Output("job-tiles", "children"), Output("job-attempts", "children"), Output("job-steps", "figure"),
-        Output("job-parts", "figure"), Output("job-steps-note", "children"), Output("job-scalars", "children"),
-        Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("job-tiles", "children"),
+        Output("job-attempts", "children"),
+        Output("job-steps", "figure"),
+        Output("job-parts", "figure"),
+        Output("job-steps-note", "children"),
+        Output("job-scalars", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(6, 0)
     def steps(data: Any, _: Any) -> tuple[Any, ...]:
         view = View.of(data)
@@ -103,14 +122,21 @@ def register(app: Dash, services: Services) -> None:
         goodput = reads_jobs.goodput(store, shown.job)
         note = quality(shown.attempt.age_seconds, len(rows), len(shown.steps), t("job.steps_shown"))
         return (
-            _tiles(shown, rows, goodput), _attempts(shown), _step_figure(view, rows), _parts_figure(view, rows), note,
+            _tiles(shown, rows, goodput),
+            _attempts(shown),
+            _step_figure(view, rows),
+            _parts_figure(view, rows),
+            note,
             _scalars(store, view, shown, rows),
-        )  # fmt: skip
+        )
 
     @app.callback(
-        Output("job-heat", "data"), Output("job-heat-note", "children"), Output("job-stages", "children"),
-        Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("job-heat", "data"),
+        Output("job-heat-note", "children"),
+        Output("job-stages", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(3, 2)
     def ranks(data: Any, _: Any) -> tuple[Any, Any, Any]:
         view = View.of(data)
@@ -174,19 +200,35 @@ def _tiles(shown: JobView, rows: Sequence[Mapping[str, Any]], goodput: Mapping[s
     return tiles(
         [
             figure_tile(t("channel.step_us"), micros_text(step_us), t("job.step_note")),
-            figure_tile(t("job.slowest"), f"rank {newest['slowest_rank']}" if newest and slowest is not None else
-                        unknown(t("job.no_compute")), micros_text(slowest) if slowest is not None else ""),
-            figure_tile(t("jobs.tokens"), unknown(reason) if rate is None else amount_text(rate),
-                        reason if rate is None else t("job.tokens_note")),
-            figure_tile(t("job.goodput"), unknown(t("job.no_phases")) if goodput is None else percent_text(goodput["ratio"]),
-                        t("job.no_phases") if goodput is None else t("job.goodput_note", wall=age_text(goodput["wall_s"]))),
+            figure_tile(
+                t("job.slowest"),
+                f"rank {newest['slowest_rank']}" if newest and slowest is not None else unknown(t("job.no_compute")),
+                micros_text(slowest) if slowest is not None else "",
+            ),
+            figure_tile(
+                t("jobs.tokens"),
+                unknown(reason) if rate is None else amount_text(rate),
+                reason if rate is None else t("job.tokens_note"),
+            ),
+            figure_tile(
+                t("job.goodput"),
+                unknown(t("job.no_phases")) if goodput is None else percent_text(goodput["ratio"]),
+                t("job.no_phases") if goodput is None else t("job.goodput_note", wall=age_text(goodput["wall_s"])),
+            ),
             figure_tile("MFU", unknown(t("job.no_mfu")), t("job.no_mfu")),
-            figure_tile(t("job.newest"), f"{shown.attempt.newest_step:,}", age_text(shown.attempt.age_seconds),
-                        tone="warn" if stale else ""),
-            figure_tile(t("jobs.ranks"), amount_text(shown.attempt.ranks),
-                        t("job.attempt", n=len(shown.attempts), run=shown.attempt.run)),
+            figure_tile(
+                t("job.newest"),
+                f"{shown.attempt.newest_step:,}",
+                age_text(shown.attempt.age_seconds),
+                tone="warn" if stale else "",
+            ),
+            figure_tile(
+                t("jobs.ranks"),
+                amount_text(shown.attempt.ranks),
+                t("job.attempt", n=len(shown.attempts), run=shown.attempt.run),
+            ),
         ]
-    )  # fmt: skip
+    )
 
 
 def _attempts(shown: JobView) -> Any:
@@ -238,11 +280,13 @@ def _scalars(store: Store, view: View, shown: JobView, rows: Sequence[Mapping[st
     order = sorted(found, key=lambda name: ({"loss": 0, "grad_norm": 1, "lr": 2}.get(name, 3), name))[:6]
     charts = [
         html.Div(
-            [html.H3(name, className="fw-note", **{"data-raw": "1"}),
-             graphs.drawn(graphs.lines({name: found[name]}, unit="", zero=False, dates=False), 170)]
+            [
+                html.H3(name, className="fw-note", **{"data-raw": "1"}),
+                graphs.drawn(graphs.lines({name: found[name]}, unit="", zero=False, dates=False), 170),
+            ]
         )
         for name in order
-    ]  # fmt: skip
+    ]
     return html.Div(charts, className="fw-columns three")
 
 
@@ -268,7 +312,8 @@ def _phases(phases: Sequence[Mapping[str, Any]], view: View, now_ms: int) -> Any
         if row["started"] > at:
             bars.append(html.Span(style={"width": f"{100 * (row['started'] - at) / whole:.3f}%"}))
         width = max(0.0, 100 * (end - max(row["started"], at)) / whole)
-        words = f"{row['run']} · {known('phase', row['phase'])} · {view.clock(row['started'])} · {age_text((end - row['started']) / 1000)}"
+        took = age_text((end - row["started"]) / 1000)
+        words = f"{row['run']} · {known('phase', row['phase'])} · {view.clock(row['started'])} · {took}"
         bars.append(
             html.Span(
                 title=words, style={"width": f"{width:.3f}%", "background": PHASE_COLOURS.get(row["phase"], "#7d8898")}

@@ -13,10 +13,10 @@ from flightwatch.dashboard.components.panels import empty, panel, quality
 from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
+from flightwatch.dashboard.components.scope import visible
 from flightwatch.dashboard.components.text import age_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import known, t
-from flightwatch.dashboard.components.scope import visible
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.store import reads_jobs
 
@@ -32,8 +32,13 @@ def layout(view: View, services: Services) -> Any:
         grids.link_column("job", t("page.job"), flex=2, minWidth=160),
         {"field": "state", "headerName": t("jobs.state"), "width": 110},
         grids.number_column("ranks", t("jobs.ranks"), 0, width=90),
-        {"field": "coverage", "headerName": t("jobs.coverage"), "width": 130, "type": "rightAligned",
-         "cellClassRules": {"fw-warn": "params.data.short"}},
+        {
+            "field": "coverage",
+            "headerName": t("jobs.coverage"),
+            "width": 130,
+            "type": "rightAligned",
+            "cellClassRules": {"fw-warn": "params.data.short"},
+        },
         grids.number_column("nodes", t("jobs.nodes"), 0, width=90),
         grids.number_column("step", t("col.step"), 0, width=100),
         grids.number_column("step_ms", t("jobs.step_ms"), 1, width=130),
@@ -43,15 +48,24 @@ def layout(view: View, services: Services) -> Any:
         grids.number_column("findings", t("jobs.findings"), 0, width=110),
         {"field": "started", "headerName": t("jobs.started"), "width": 160},
         {"field": "age", "headerName": t("reading.age"), "width": 90, "type": "rightAligned"},
-    ]  # fmt: skip
+    ]
     return html.Div(
         [
-            html.Div([html.H1(t("page.jobs")), html.Div(controls.search(view, label=t("jobs.search")), className="fw-tools")],
-                     className="fw-title"),
-            panel(t("jobs.all"), html.Div(id="jobs-empty"), grids.grid("jobs-grid", columns, height_px=560, row_id="params.data.key"),
-                  note="jobs-note"),
+            html.Div(
+                [
+                    html.H1(t("page.jobs")),
+                    html.Div(controls.search(view, label=t("jobs.search")), className="fw-tools"),
+                ],
+                className="fw-title",
+            ),
+            panel(
+                t("jobs.all"),
+                html.Div(id="jobs-empty"),
+                grids.grid("jobs-grid", columns, height_px=560, row_id="params.data.key"),
+                note="jobs-note",
+            ),
         ]
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, services: Services) -> None:
@@ -59,9 +73,13 @@ def register(app: Dash, services: Services) -> None:
     remembered = Remembered(2.0)
 
     @app.callback(
-        Output("jobs-grid", "rowData"), Output("jobs-note", "children"), Output("jobs-empty", "children"),
-        Output("jobs-grid", "style"), Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("jobs-grid", "rowData"),
+        Output("jobs-note", "children"),
+        Output("jobs-empty", "children"),
+        Output("jobs-grid", "style"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(4, 2)
     def show(data: Any, _: Any) -> tuple[Any, Any, Any, Any]:
         view = View.of(data)
@@ -72,8 +90,11 @@ def register(app: Dash, services: Services) -> None:
         note = quality(min(ages), len(rows), None, t("jobs.unit")) if rows else None
         if rows:
             return shown, note, None, {"height": f"{min(700, 110 + 31 * len(shown))}px"}
-        hint = [html.P(t("jobs.hint")), html.Pre("flightwatch run -- torchrun --nproc-per-node 8 train.py", className="fw-code"),
-                html.A(t("page.setup"), href=link("/setup"))]  # fmt: skip
+        hint = [
+            html.P(t("jobs.hint")),
+            html.Pre("flightwatch run -- torchrun --nproc-per-node 8 train.py", className="fw-code"),
+            html.A(t("page.setup"), href=link("/setup")),
+        ]
         return [], None, empty(t("jobs.none"), html.Div(hint)), {"display": "none"}
 
 
@@ -83,8 +104,11 @@ def _row(row: Mapping[str, Any], view: View) -> dict[str, Any]:
     return {
         "key": f"{row['cluster']}|{row['job']}",
         "job": grids.link(row["job"], link(f"/jobs/{quote(row['job'], safe='')}")),
-        "state": known("phase", row["phase"]) if row["age_seconds"] < 300 and row["phase"] else
-        t("jobs.stepping") if row["age_seconds"] < 300 else t("jobs.ended"),
+        "state": known("phase", row["phase"])
+        if row["age_seconds"] < 300 and row["phase"]
+        else t("jobs.stepping")
+        if row["age_seconds"] < 300
+        else t("jobs.ended"),
         "ranks": row["ranks"],
         "coverage": f"{row['reporting']:,} / {expected:,}" if expected else f"{row['reporting']:,}",
         "short": bool(expected and row["reporting"] < expected),
@@ -97,4 +121,4 @@ def _row(row: Mapping[str, Any], view: View) -> dict[str, Any]:
         "findings": row["findings"],
         "started": view.clock(row["started"]),
         "age": age_text(row["age_seconds"]),
-    }  # fmt: skip
+    }

@@ -46,16 +46,23 @@ def layout(view: View, services: Services) -> Any:
     return html.Div(
         [
             html.Div(
-                [html.H1(name, **{"data-raw": "1"}), html.Div(id="node-facts", className="fw-facts"),
-                 html.Div(id="node-devices-chips", className="fw-tools")],
+                [
+                    html.H1(name, **{"data-raw": "1"}),
+                    html.Div(id="node-facts", className="fw-facts"),
+                    html.Div(id="node-devices-chips", className="fw-tools"),
+                ],
                 className="fw-title",
             ),
             html.Div(
                 [
                     html.Div(
                         [
-                            panel(t("node.devices"), graphs.graph("node-series", height_px=480), note="node-series-note",
-                                  panel_id="node-series-panel"),
+                            panel(
+                                t("node.devices"),
+                                graphs.graph("node-series", height_px=480),
+                                note="node-series-note",
+                                panel_id="node-series-panel",
+                            ),
                             panel(t("node.host"), graphs.graph("node-host", height_px=420), note="node-host-note"),
                         ]
                     ),
@@ -69,10 +76,14 @@ def layout(view: View, services: Services) -> Any:
                 ],
                 className="fw-side",
             ),
-            panel(t("node.readings"), html.Div(id="readings-failure"),
-                  grids.grid("readings", columns, row_id="params.data.key", filters=True), note="readings-note"),
+            panel(
+                t("node.readings"),
+                html.Div(id="readings-failure"),
+                grids.grid("readings", columns, row_id="params.data.key", filters=True),
+                note="readings-note",
+            ),
         ]
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, services: Services) -> None:
@@ -80,9 +91,12 @@ def register(app: Dash, services: Services) -> None:
     store, remembered = services.store, Remembered(1.5)
 
     @app.callback(
-        Output("node-facts", "children"), Output("node-devices-chips", "children"), Output("node-now", "children"),
-        Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("node-facts", "children"),
+        Output("node-devices-chips", "children"),
+        Output("node-now", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(3, 2)
     def now(data: Any, _: Any) -> tuple[Any, Any, Any]:
         view = View.of(data)
@@ -92,9 +106,12 @@ def register(app: Dash, services: Services) -> None:
         return _facts(facts), _chips(view, found), _devices(found)
 
     @app.callback(
-        Output("node-series", "figure"), Output("node-series", "style"), Output("node-series-note", "children"),
-        Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("node-series", "figure"),
+        Output("node-series", "style"),
+        Output("node-series-note", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(3, 2)
     def series(data: Any, _: Any) -> tuple[Any, Any, Any]:
         view = View.of(data)
@@ -108,9 +125,12 @@ def register(app: Dash, services: Services) -> None:
         return figure, {"height": f"{max(160, 96 * len(strips) + 50)}px"}, quality(age, count, None, t("unit.devices"))
 
     @app.callback(
-        Output("node-host", "figure"), Output("node-host", "style"), Output("node-host-note", "children"),
-        Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("node-host", "figure"),
+        Output("node-host", "style"),
+        Output("node-host-note", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(3, 2)
     def host(data: Any, _: Any) -> tuple[Any, Any, Any]:
         view = View.of(data)
@@ -118,8 +138,11 @@ def register(app: Dash, services: Services) -> None:
         strips, age = node_series.host_strips(store, view, window)
         if not strips:
             return graphs.lines({}, unit="", empty_text=t("node.no_host")), {"height": "120px"}, ""
-        figure = graphs.strips(strips, (view.local(window.start_ms), view.local(window.end_ms)),
-                               node_series.marks(store, view, window, words=False))  # fmt: skip
+        figure = graphs.strips(
+            strips,
+            (view.local(window.start_ms), view.local(window.end_ms)),
+            node_series.marks(store, view, window, words=False),
+        )
         return figure, {"height": f"{max(160, 84 * len(strips) + 50)}px"}, quality(age)
 
     @app.callback(
@@ -139,9 +162,12 @@ def register(app: Dash, services: Services) -> None:
         return _ranks(ranks), shown
 
     @app.callback(
-        Output("readings", "rowData"), Output("readings-note", "children"), Output("readings-failure", "children"),
-        Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("readings", "rowData"),
+        Output("readings-note", "children"),
+        Output("readings-failure", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(3, 2)
     def readings(data: Any, _: Any) -> tuple[Any, Any, Any]:
         return _readings(store, View.of(data).captured.get("name", ""))
@@ -193,10 +219,14 @@ def _chips(view: View, found: Sequence[Mapping[str, Any]]) -> list[Any]:
     chosen = view.number("device")
     chips = [controls.set_button(t("node.all_devices"), '{"device": null}', pressed=chosen is None)]
     return chips + [
-        controls.set_button(str(row["device"]), f'{{"device": "{row["device"]}"}}', pressed=chosen == row["device"],
-                            **{"aria-label": t("js.device", n=row["device"])})
+        controls.set_button(
+            str(row["device"]),
+            f'{{"device": "{row["device"]}"}}',
+            pressed=chosen == row["device"],
+            **{"aria-label": t("js.device", n=row["device"])},
+        )
         for row in found
-    ]  # fmt: skip
+    ]
 
 
 def _devices(found: Sequence[Mapping[str, Any]]) -> Any:
@@ -227,8 +257,11 @@ def _devices(found: Sequence[Mapping[str, Any]]) -> Any:
         t("col.held"),
         t("reading.age"),
     ]
-    model = html.P(" · ".join(sorted({f"{row['vendor']} {row['model'] or ''}".strip() for row in found})),
-                   className="fw-dim", **{"data-raw": "1"})  # fmt: skip
+    model = html.P(
+        " · ".join(sorted({f"{row['vendor']} {row['model'] or ''}".strip() for row in found})),
+        className="fw-dim",
+        **{"data-raw": "1"},
+    )
     return html.Div([model, table(heads, rows, numeric=(1, 2, 3, 4), label=t("node.now"))])
 
 

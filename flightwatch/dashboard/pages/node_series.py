@@ -141,9 +141,10 @@ def marks(store: Store, view: View, window: Window, *, words: bool = True) -> li
     loud = [
         row
         for row in rows
-        if row["severity"] in ("error", "critical", "P1", "P2", "P3") and row["source"] in ("event", "finding.raised")
+        if row["severity"] in ("error", "critical", "P1", "P2", "P3")
+        and row["source"] in ("event", "finding.raised")
         and (chosen is None or row["device"] in (None, chosen))
-    ][:MOST_MARKS]  # fmt: skip
+    ][:MOST_MARKS]
     return [
         Mark(view.local(row["ts"]), known("kind", row["kind"]) if words and index < 6 else "", row["severity"])
         for index, row in enumerate(loud)

@@ -70,18 +70,38 @@ def layout(view: View, services: Services) -> Any:
 
 def _form(view: View, services: Services) -> Any:
     limits = services.profile_limits
-    options = [dmc.Checkbox(label=t(f"profiler.{name}"), value=name, size="xs") for name in ("stacks", "shapes", "memory")]
+    options = [
+        dmc.Checkbox(label=t(f"profiler.{name}"), value=name, size="xs") for name in ("stacks", "shapes", "memory")
+    ]
     return html.Div(
         [
             html.Div(
                 [
                     html.Label(t("jobs.ranks"), htmlFor="profiler-ranks"),
-                    dcc.Input(id="profiler-ranks", value=view.get("ranks"), placeholder="3,7-9", className="fw-input",
-                              debounce=True, style={"width": "200px"}),
+                    dcc.Input(
+                        id="profiler-ranks",
+                        value=view.get("ranks"),
+                        placeholder="3,7-9",
+                        className="fw-input",
+                        debounce=True,
+                        style={"width": "200px"},
+                    ),
                     html.Label(t("profiler.steps"), htmlFor="profiler-steps"),
-                    dcc.Input(id="profiler-steps", type="number", min=1, max=limits.most_steps, value=5, className="fw-input",
-                              style={"width": "72px"}),
-                    dmc.CheckboxGroup(dmc.Group(options, gap="sm"), id="profiler-options", value=[], **{"aria-label": t("profiler.options")}),
+                    dcc.Input(
+                        id="profiler-steps",
+                        type="number",
+                        min=1,
+                        max=limits.most_steps,
+                        value=5,
+                        className="fw-input",
+                        style={"width": "72px"},
+                    ),
+                    dmc.CheckboxGroup(
+                        dmc.Group(options, gap="sm"),
+                        id="profiler-options",
+                        value=[],
+                        **{"aria-label": t("profiler.options")},
+                    ),
                     button(t("profiler.go"), "profiler-go", Role.OPERATOR, primary=True),
                 ],
                 className="fw-tools",
@@ -89,7 +109,7 @@ def _form(view: View, services: Services) -> Any:
             html.P(t("profiler.limits", ranks=limits.most_ranks, steps=limits.most_steps), className="fw-dim"),
             html.Div(id="profiler-suggested"),
         ]
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, services: Services) -> None:
@@ -100,9 +120,13 @@ def register(app: Dash, services: Services) -> None:
     profiler_result.register(app, services)
 
     @app.callback(
-        Output("profiler-job", "children"), Output("profiler-suggested", "children"), Output("profiler-list", "children"),
-        Output("profiler-one", "children"), Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("profiler-job", "children"),
+        Output("profiler-suggested", "children"),
+        Output("profiler-list", "children"),
+        Output("profiler-one", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(4, 2)
     def show(data: Any, _: Any) -> tuple[Any, ...]:
         view = View.of(data)
@@ -126,8 +150,12 @@ def register(app: Dash, services: Services) -> None:
         Input("profiler-ranks", "value"),
         prevent_initial_call=True,
     )
-    states = [State("view", "data"), State("profiler-ranks", "value"), State("profiler-steps", "value"),
-              State("profiler-options", "value")]  # fmt: skip
+    states = [
+        State("view", "data"),
+        State("profiler-ranks", "value"),
+        State("profiler-steps", "value"),
+        State("profiler-options", "value"),
+    ]
 
     @action(app, "profiler-go", "profiler-said", Role.OPERATOR, states)
     def start(person: Viewer, data: Any, ranks: str | None, steps: Any, options: Sequence[str]) -> Any:
@@ -204,12 +232,13 @@ def _chips(suggested: Sequence[tuple[int, float, list[int]]]) -> Any:
         return html.P(t("profiler.no_ranks"), className="fw-dim")
     chips = [
         html.Button(
-            f"{rank} · {ratio:.2f} ×", className="fw-chip" + (" hot" if ratio > 1.05 else ""),
+            f"{rank} · {ratio:.2f} ×",
+            className="fw-chip" + (" hot" if ratio > 1.05 else ""),
             title=t("profiler.with_peers", rank=rank, peers=", ".join(map(str, peers))),
             **{"data-action": "fill-ranks", "data-text": ",".join(map(str, [rank, *peers])), "data-raw": "1"},
         )
         for rank, ratio, peers in suggested
-    ]  # fmt: skip
+    ]
     return html.Div([html.P(t("profiler.suggested"), className="fw-dim"), html.Div(chips, className="fw-tools")])
 
 
@@ -250,15 +279,18 @@ def _progress(one: Mapping[str, Any]) -> Any:
         rows.append(
             [
                 row["rank"],
-                html.A(row["node"], href=link(f"/nodes/{quote(row['node'], safe='')}"), **{"data-raw": "1"}) if row["node"] else "—",
+                html.A(row["node"], href=link(f"/nodes/{quote(row['node'], safe='')}"), **{"data-raw": "1"})
+                if row["node"]
+                else "—",
                 html.Span(t(f"state.{row['state']}"), className="fw-warn" if row["state"] == "failed" else ""),
                 "—" if row["first_step"] is None else f"{row['first_step']:,}",
                 bytes_text(row["bytes"]),
                 html.A(t("profiler.download"), href=link(trace), download=f"{one['id']}-rank{row['rank']}.json.gz")
-                if row["artifact"] else "",
+                if row["artifact"]
+                else "",
                 html.Span(row["reason"], className="fw-dim", **{"data-raw": "1"}),
             ]
-        )  # fmt: skip
+        )
     heads = [
         "rank",
         t("page.node"),

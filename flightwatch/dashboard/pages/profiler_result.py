@@ -53,10 +53,15 @@ def register(app: Dash, services: Services) -> None:
     """Add the callbacks."""
 
     @app.callback(
-        Output("profiler-flame", "frames"), Output("profiler-which", "children"), Output("profiler-legend", "children"),
-        Output("profiler-changed", "children"), Output("profiler-top", "children"),
-        Output("profiler-flame-empty", "children"), Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("profiler-flame", "frames"),
+        Output("profiler-which", "children"),
+        Output("profiler-legend", "children"),
+        Output("profiler-changed", "children"),
+        Output("profiler-top", "children"),
+        Output("profiler-flame-empty", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(6, 5)
     def show(data: Any, _: Any) -> tuple[Any, ...]:
         view = View.of(data)
@@ -75,9 +80,13 @@ def register(app: Dash, services: Services) -> None:
         other = None if peer is None else _read(done[peer])
         all_traces = [_read(row) for row in list(done.values())[:MOST_COLUMNS]]
         return (
-            traces.frames(mine, other), _which(view, done, rank, peer), _legend(view, mine, other is not None),
-            _changed(mine, other), _top(all_traces, rank), None,
-        )  # fmt: skip
+            traces.frames(mine, other),
+            _which(view, done, rank, peer),
+            _legend(view, mine, other is not None),
+            _changed(mine, other),
+            _top(all_traces, rank),
+            None,
+        )
 
     @app.callback(Output("profiler-flame", "search"), Input("view", "data"))
     def search(data: Any) -> str:
@@ -121,10 +130,15 @@ def _which(view: View, done: Mapping[int, Any], rank: int, peer: int | None) -> 
     if perfetto.folder() is not None:
         name = quote(view.get("id"), safe="")
         menus.append(
-            html.A(t("profiler.timeline"), className="fw-chip", target="_blank", rel="noopener",
-                   href=link(f"/perfetto/#!/?url={{origin}}{quote(link(f'/timelines/{name}.json.gz'), safe='')}"),
-                   **{"data-absolute": "1"})
-        )  # fmt: skip
+            html.A(
+                t("profiler.timeline"),
+                className="fw-chip",
+                target="_blank",
+                rel="noopener",
+                href=link(f"/perfetto/#!/?url={{origin}}{quote(link(f'/timelines/{name}.json.gz'), safe='')}"),
+                **{"data-absolute": "1"},
+            )
+        )
     return menus
 
 
@@ -149,12 +163,14 @@ def _changed(mine: traces.Trace, other: traces.Trace | None) -> Any:
             html.Span(row["op"], title=row["op"], className="fw-op", **{"data-raw": "1"}),
             micros_text(row["b_self_us"]),
             micros_text(row["a_self_us"]),
-            html.Span(("+" if row["delta_us"] > 0 else "−") + micros_text(abs(row["delta_us"])),
-                      className="fw-warn" if row["delta_us"] > 0 else ""),
+            html.Span(
+                ("+" if row["delta_us"] > 0 else "−") + micros_text(abs(row["delta_us"])),
+                className="fw-warn" if row["delta_us"] > 0 else "",
+            ),
             t("profiler.new") if row["ratio"] is None or row["ratio"] > 1000 else f"{row['ratio']:.2f} ×",
         ]
         for row in traces.changed_ops(mine, other, CHANGED_OPS)
-    ]  # fmt: skip
+    ]
     heads = [t("profiler.op"), f"rank {mine.rank}", f"rank {other.rank}", t("profiler.delta"), t("profiler.ratio")]
     return table(heads, rows, numeric=(1, 2, 3, 4), label=t("profiler.changed"))
 
@@ -163,7 +179,7 @@ def _top(found: Sequence[traces.Trace], rank: int) -> Any:
     ranks = sorted(trace.rank for trace in found)
     rows = []
     for op in traces.top_ops(found, TOP_OPS):
-        known = [value for value in op["ranks"].values()]
+        known = list(op["ranks"].values())
         middle = sorted(known)[len(known) // 2]
         cells = [
             html.Span(

@@ -49,8 +49,10 @@ def layout(view: View, services: Services) -> Any:
                 RankHeat(id="ranks-heat", height=200, href="{}"),
                 html.Div(
                     [
-                        html.Span(["0.8 ×", html.Span(className="fw-ramp", **{"data-ramp": "around"}), "1.2 ×"],
-                                  **{"data-raw": "1"}),
+                        html.Span(
+                            ["0.8 ×", html.Span(className="fw-ramp", **{"data-ramp": "around"}), "1.2 ×"],
+                            **{"data-raw": "1"},
+                        ),
                         html.Span(t("ranks.worst_how")),
                     ],
                     className="fw-legend",
@@ -59,7 +61,7 @@ def layout(view: View, services: Services) -> Any:
             ),
             panel(t("ranks.table"), html.Div(id="ranks-table")),
         ]
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, services: Services) -> None:
@@ -70,10 +72,16 @@ def register(app: Dash, services: Services) -> None:
         return [row["job"] for row in visible(store, remembered.get("jobs", lambda: reads_jobs.jobs(store)))]
 
     @app.callback(
-        Output("ranks-job", "children"), Output("ranks-density", "figure"), Output("ranks-note", "children"),
-        Output("ranks-heat", "data"), Output("ranks-worst-note", "children"), Output("ranks-table", "children"),
-        Output("ranks-empty", "children"), Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
+        Output("ranks-job", "children"),
+        Output("ranks-density", "figure"),
+        Output("ranks-note", "children"),
+        Output("ranks-heat", "data"),
+        Output("ranks-worst-note", "children"),
+        Output("ranks-table", "children"),
+        Output("ranks-empty", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
     @safely(7, 6)
     def show(data: Any, _: Any) -> tuple[Any, ...]:
         view = View.of(data)

@@ -69,8 +69,12 @@ def _step(step: str, newest_ms: int | None, command: str, now_ms: int) -> Any:
 
 def _inventory(places: Mapping[str, Any]) -> Any:
     done = places["racked"] > 0
-    words = t("setup.places", nodes=amount_text(places["nodes"]), racked=amount_text(places["racked"]),
-              switched=amount_text(places["switched"]))  # fmt: skip
+    words = t(
+        "setup.places",
+        nodes=amount_text(places["nodes"]),
+        racked=amount_text(places["racked"]),
+        switched=amount_text(places["switched"]),
+    )
     return _card("inventory", done, words, "" if done else "flightwatch inventory import nodes.csv")
 
 

@@ -18,8 +18,15 @@ from flightwatch.dashboard.pages.contract import Page, captured
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.store import reads_search
 
-ZONES = ("UTC", "Asia/Shanghai", "Asia/Tokyo", "Europe/Berlin", "Europe/London", "America/New_York",
-         "America/Los_Angeles")  # fmt: skip
+ZONES = (
+    "UTC",
+    "Asia/Shanghai",
+    "Asia/Tokyo",
+    "Europe/Berlin",
+    "Europe/London",
+    "America/New_York",
+    "America/Los_Angeles",
+)
 REFRESHES = ("live", "10", "60", "off")
 SEARCH_LIMIT = 12
 
@@ -48,8 +55,9 @@ def layout() -> Any:
 def register(app: Dash, services: Services, pages: Sequence[Page]) -> None:
     """Add the callbacks of the frame."""
     app.clientside_callback(_client("route"), Output("route", "data"), Input("boot", "id"))
-    app.clientside_callback(_client("arrived"), Output("title", "modified_timestamp"), Input("title", "data"),
-                            prevent_initial_call=True)  # fmt: skip
+    app.clientside_callback(
+        _client("arrived"), Output("title", "modified_timestamp"), Input("title", "data"), prevent_initial_call=True
+    )
     app.clientside_callback(
         _client("control"),
         Output("boot", "data"),
@@ -105,26 +113,36 @@ def frame(view: View, pages: Sequence[Page]) -> list[Any]:
     header = html.Header(
         [
             html.A(t("skip"), href="#fw-main", className="fw-skip", **{"data-plain": "1"}),
-            html.A([html.Span(className="fw-logo"), "Flightwatch"], href=link("/"), className="fw-brand",
-                   **{"data-raw": "1"}),
+            html.A(
+                [html.Span(className="fw-logo"), "Flightwatch"],
+                href=link("/"),
+                className="fw-brand",
+                **{"data-raw": "1"},
+            ),
             html.Button("☰", className="fw-icon fw-menu", **{"data-action": "menu", "aria-label": t("menu")}),
             html.Nav(links, id="fw-nav", **{"aria-label": t("menu")}),
             html.Div([_search_box(), *_time_controls(view), *_buttons(), _live(), _who()], className="fw-controls"),
         ],
         id="fw-header",
-    )  # fmt: skip
+    )
     return [header, _help(pages)]
 
 
 def _search_box() -> html.Div:
     return html.Div(
         [
-            dmc.TextInput(id="fw-search", placeholder=t("search.everything"), size="xs", debounce=150, w=170,
-                          **{"aria-label": t("search.everything")}),
+            dmc.TextInput(
+                id="fw-search",
+                placeholder=t("search.everything"),
+                size="xs",
+                debounce=150,
+                w=170,
+                **{"aria-label": t("search.everything")},
+            ),
             html.Div(id="fw-found", className="fw-found", role="listbox", **{"aria-label": t("search.found")}),
         ],
         className="fw-searchbox",
-    )  # fmt: skip
+    )
 
 
 def _found(services: Services, text: str) -> list[Any]:
@@ -134,10 +152,13 @@ def _found(services: Services, text: str) -> list[Any]:
     if not hits:
         return [html.Div(t("search.nothing"), className="fw-dim")]
     return [
-        html.A([html.Span(t(f"search.{hit.kind}"), className="fw-dim"), html.Span(hit.name, **{"data-raw": "1"})],
-               href=link(hit.path), role="option")
+        html.A(
+            [html.Span(t(f"search.{hit.kind}"), className="fw-dim"), html.Span(hit.name, **{"data-raw": "1"})],
+            href=link(hit.path),
+            role="option",
+        )
         for hit in hits
-    ]  # fmt: skip
+    ]
 
 
 def _time_controls(view: View) -> list[Any]:
@@ -179,11 +200,19 @@ def _absolute_form(view: View) -> html.Div:
 def _buttons() -> list[Any]:
     now = language()
     languages = [
-        html.Button(NAMES[code], className="fw-lang", lang=code,
-                    **{"data-action": "lang", "data-lang": code, "aria-pressed": "true" if code == now else "false",
-                       "data-raw": "1"})
+        html.Button(
+            NAMES[code],
+            className="fw-lang",
+            lang=code,
+            **{
+                "data-action": "lang",
+                "data-lang": code,
+                "aria-pressed": "true" if code == now else "false",
+                "data-raw": "1",
+            },
+        )
         for code in LANGUAGES
-    ]  # fmt: skip
+    ]
 
     def icon(sign: str, action: str, label: str, **more: str) -> Any:
         return html.Button(
@@ -208,32 +237,47 @@ def _live() -> html.Span:
 def _who() -> html.Span:
     person = viewer()
     name = t("viewer.local") if person.via == "local" else person.name
-    return html.Span([html.Span(name, **{"data-raw": "1"}), html.Small(t(f"role.{person.role.value}"))],
-                     className="fw-who", title=t("viewer.title"))  # fmt: skip
+    return html.Span(
+        [html.Span(name, **{"data-raw": "1"}), html.Small(t(f"role.{person.role.value}"))],
+        className="fw-who",
+        title=t("viewer.title"),
+    )
 
 
 def _help(pages: Sequence[Page]) -> Any:
     keys = [(f"g {page.KEY}", t(page.NAME)) for page in pages if page.KEY]
-    keys += [("/", t("help.search")), ("?", t("help.title")), ("t", t("theme.switch")), ("l", t("copy_link")),
-             ("a", t("help.acknowledge")), ("Esc", t("help.escape")), ("← ↑ → ↓", t("help.arrows")),
-             ("Enter", t("help.enter")), ("+ − 0", t("help.zoom")), ("Ctrl Enter", t("help.run"))]  # fmt: skip
+    keys += [
+        ("/", t("help.search")),
+        ("?", t("help.title")),
+        ("t", t("theme.switch")),
+        ("l", t("copy_link")),
+        ("a", t("help.acknowledge")),
+        ("Esc", t("help.escape")),
+        ("← ↑ → ↓", t("help.arrows")),
+        ("Enter", t("help.enter")),
+        ("+ − 0", t("help.zoom")),
+        ("Ctrl Enter", t("help.run")),
+    ]
     rows = [html.Tr([html.Td([html.Kbd(part) for part in key.split(" ")]), html.Td(words)]) for key, words in keys]
     return html.Dialog(
         [
             html.Div(
-                [html.H2(t("help.title")),
-                 html.Button("×", className="fw-icon", **{"data-action": "close-help", "aria-label": t("close")})],
+                [
+                    html.H2(t("help.title")),
+                    html.Button("×", className="fw-icon", **{"data-action": "close-help", "aria-label": t("close")}),
+                ],
                 className="fw-head",
             ),
             html.Table(html.Tbody(rows)),
         ],
         id="fw-help",
         **{"aria-label": t("help.title")},
-    )  # fmt: skip
+    )
 
 
-def index_page(base_path: str, words: dict[str, str], metas: str, css: str, config: str, scripts: str, renderer: str,
-               favicon: str) -> str:  # fmt: skip
+def index_page(
+    base_path: str, words: dict[str, str], metas: str, css: str, config: str, scripts: str, renderer: str, favicon: str
+) -> str:
     """Return the document around the console; its outline is drawn before any script has run."""
     code = {"en": "en", "zh": "zh-CN"}[language()]
     embedded = json.dumps(words, ensure_ascii=False).replace("<", "\\u003c")

@@ -70,16 +70,21 @@ def layout(view: View, services: Services) -> Any:
                         [
                             panel(
                                 t("sql.query"),
-                                SqlEditor(id="sql-editor", value=view.get("query", FIRST_QUERY), schema=schema,
-                                          label=t("sql.query")),
+                                SqlEditor(
+                                    id="sql-editor",
+                                    value=view.get("query", FIRST_QUERY),
+                                    schema=schema,
+                                    label=t("sql.query"),
+                                ),
                                 actions,
                             ),
                             panel(
                                 t("sql.result"),
                                 html.Div(id="sql-failure"),
                                 dcc.Loading(html.Div(id="sql-result"), delay_show=400, type="dot"),
-                                tools=controls.segments(view, "chart", [(name, t(f"sql.chart.{name}")) for name in CHARTS],
-                                                        t("sql.chart")),
+                                tools=controls.segments(
+                                    view, "chart", [(name, t(f"sql.chart.{name}")) for name in CHARTS], t("sql.chart")
+                                ),
                             ),
                         ]
                     ),
@@ -89,7 +94,7 @@ def layout(view: View, services: Services) -> Any:
             ),
             dcc.Store(id="sql-query", data=view.get("query") or None),
         ]
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, services: Services) -> None:
@@ -109,9 +114,12 @@ def register(app: Dash, services: Services) -> None:
     )
 
     @app.callback(
-        Output("sql-result", "children"), Output("sql-note", "children"), Output("sql-failure", "children"),
-        Input("sql-query", "data"), Input("view", "data"),
-    )  # fmt: skip
+        Output("sql-result", "children"),
+        Output("sql-note", "children"),
+        Output("sql-failure", "children"),
+        Input("sql-query", "data"),
+        Input("view", "data"),
+    )
     def show(query: str | None, data: Any) -> tuple[Any, Any, Any]:
         if not query:
             return empty(t("sql.nothing"), t("sql.nothing_hint")), "", None
@@ -144,8 +152,14 @@ def _result(rows: Sequence[Mapping[str, Any]], chart: str) -> Any:
         return empty(t("sql.no_rows"))
     columns = [_column(name, rows) for name in rows[0]]
     shown = [{name: _cell(value) for name, value in row.items()} for row in rows]
-    table = grids.grid("sql-grid", columns, rows=shown, height_px=460, filters=True,
-                       options={"pagination": True, "paginationPageSize": 100, "paginationPageSizeSelector": False})  # fmt: skip
+    table = grids.grid(
+        "sql-grid",
+        columns,
+        rows=shown,
+        height_px=460,
+        filters=True,
+        options={"pagination": True, "paginationPageSize": 100, "paginationPageSizeSelector": False},
+    )
     drawn = _chart(rows, chart)
     return html.Div([*([drawn] if drawn is not None else []), table])
 
@@ -154,9 +168,12 @@ def _column(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     numeric = all(isinstance(row[name], (int, float)) or row[name] is None for row in rows[:200])
     shown = "params.value == null ? '—' : params.value"
     return {
-        "field": name.replace(".", "·"), "headerName": name, "minWidth": 110, "valueFormatter": {"function": shown},
+        "field": name.replace(".", "·"),
+        "headerName": name,
+        "minWidth": 110,
+        "valueFormatter": {"function": shown},
         **({"type": "rightAligned", "filter": "agNumberColumnFilter"} if numeric else {}),
-    }  # fmt: skip
+    }
 
 
 def _cell(value: Any) -> Any:
@@ -178,8 +195,12 @@ def _chart(rows: Sequence[Mapping[str, Any]], chart: str) -> Any:
     values = {name: [row[name] if isinstance(row[name], (int, float)) else None for row in rows] for name in drawn}
     axis = [row[over] for row in rows]
     if chart == "bar":
-        return graphs.drawn(graphs.bars([str(value) for value in axis[:60]], {n: v[:60] for n, v in values.items()}, unit="",
-                                        stacked=False), 260)  # fmt: skip
+        return graphs.drawn(
+            graphs.bars(
+                [str(value) for value in axis[:60]], {n: v[:60] for n, v in values.items()}, unit="", stacked=False
+            ),
+            260,
+        )
     dates = isinstance(axis[0], str) and re.match(r"\d{4}-\d\d-\d\d", axis[0]) is not None
     figure = graphs.lines({name: (axis, series) for name, series in values.items()}, unit="", zero=False, dates=dates)
     if not dates and isinstance(axis[0], str):
@@ -191,12 +212,18 @@ def _examples() -> Any:
     """Return the recipes of docs/sql.md; a click puts one into the editor and runs it."""
     return html.Ul(
         [
-            html.Li(html.Button(t(f"example.{key}"), className="fw-chip", title=query,
-                                **{"data-action": "sql-example", "data-text": query}))
+            html.Li(
+                html.Button(
+                    t(f"example.{key}"),
+                    className="fw-chip",
+                    title=query,
+                    **{"data-action": "sql-example", "data-text": query},
+                )
+            )
             for key, query in EXAMPLES
         ],
         className="fw-list fw-scroll fw-examples",
-    )  # fmt: skip
+    )
 
 
 def _tree(schema: Mapping[str, Sequence[str]]) -> Any:

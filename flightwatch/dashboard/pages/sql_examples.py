@@ -1,4 +1,5 @@
 """The recipes of docs/sql.md, which the SQL page offers; a test holds the two together."""
+# ruff: noqa: E501 - queries as docs/sql.md writes them
 
 from __future__ import annotations
 

@@ -150,7 +150,8 @@ def host_values(store: Store) -> DeviceValues:
     """Return the newest CPU share of every host, with its age; its key is the one of device HOST."""
     table = store.arrow(
         f"""
-        SELECT cityHash64(cluster, node, toUInt16({HOST})) AS key, toFloat32(argMax(tuple(cpu_pct), version).1) AS value,
+        SELECT cityHash64(cluster, node, toUInt16({HOST})) AS key, toFloat32(argMax(tuple(cpu_pct),
+            version).1) AS value,
             toFloat32(dateDiff('millisecond', max(ts), now64(3)) / 1000) AS age
         FROM flightwatch.node_latest WHERE ts > now64(3) - toIntervalSecond({{gone:UInt32}}) GROUP BY cluster, node
         """,
@@ -245,7 +246,8 @@ def recent_changes(store: Store, seconds: int, limit: int = 60) -> list[dict[str
             ORDER BY ts DESC LIMIT {limit:UInt32}
             UNION ALL
             SELECT ts, concat('finding.', toString(state)), toString(severity), node, device, toString(kind), summary,
-                ifNull(toString(job), '') FROM flightwatch.findings WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32})
+                ifNull(toString(job),
+                    '') FROM flightwatch.findings WHERE ts > now64(3) - toIntervalSecond({seconds:UInt32})
             ORDER BY ts DESC LIMIT {limit:UInt32}
             UNION ALL
             SELECT ts, 'run', '', node, NULL, toString(phase), concat(toString(job), ' ', toString(run)),
@@ -263,7 +265,7 @@ def _texts(table: pa.Table, name: str) -> list[str]:
 
 def _values(table: pa.Table) -> DeviceValues:
     def floats(name: str) -> FloatArray:
-        return table[name].to_numpy(zero_copy_only=False).astype(np.float32)
+        return np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=np.float32)
 
     keys = table["key"].to_numpy().astype(np.uint64)
     return DeviceValues(keys, floats("value"), floats("age"))
@@ -310,7 +312,8 @@ def training_share(store: Store) -> float | None:
             WHERE ts > now64(3) - INTERVAL 5 MINUTE GROUP BY job
         )
         SELECT sum(l.ranks * p.share) / sum(l.ranks) AS share, count() AS jobs FROM (
-            SELECT job, sumIf(spent, phase = 'train') / nullIf(dateDiff('millisecond', min(begun), max(over)), 0) AS share
+            SELECT job, sumIf(spent, phase = 'train') / nullIf(dateDiff('millisecond', min(begun), max(over)),
+                0) AS share
             FROM (
                 SELECT job, toString(phase) AS phase,
                     greatest(ifNull(started_at, ts), now64(3) - INTERVAL 1 DAY) AS begun,

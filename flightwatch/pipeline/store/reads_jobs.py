@@ -29,7 +29,8 @@ def jobs(store: Store) -> list[dict[str, Any]]:
         ), steps AS (
             SELECT cluster, job, run, count() AS ranks, max(at) AS newest_at, uniqExact(node) AS nodes,
                 countIf(at >= newest_at_of_run - toIntervalSecond({SILENT_SECONDS})) AS reporting, max(n.step) AS step,
-                quantileExactIf(0.5)(assumeNotNull(step_us), isNotNull(step_us)) AS middle_us, max(step_us) AS slowest_us,
+                quantileExactIf(0.5)(assumeNotNull(step_us), isNotNull(step_us)) AS middle_us,
+                    max(step_us) AS slowest_us,
                 countIf(isNotNull(step_us)) AS timed, sum(n.tokens) AS tokens, countIf(isNotNull(n.tokens)) AS counted
             FROM (
                 SELECT *, max(at) OVER (PARTITION BY cluster, job, run) AS newest_at_of_run FROM newest
@@ -64,7 +65,7 @@ def jobs(store: Store) -> list[dict[str, Any]]:
 
 
 def step_summary(store: Store, job: str, attempt: Attempt, steps: Sequence[int]) -> list[dict[str, Any]]:
-    """Return, per step: at, ranks, median, longest and shortest step, mean of each of PARTS, tokens, loss, grad_norm."""
+    """Return, per step: at, ranks, median and longest step, mean of each of PARTS, tokens, loss, grad_norm."""
     parts = ", ".join(f"avg(s.{name}) AS {name}" for name in PARTS)
     return store.rows(
         f"""
@@ -82,7 +83,9 @@ def step_summary(store: Store, job: str, attempt: Attempt, steps: Sequence[int])
     )
 
 
-def scalars(store: Store, job: str, attempt: Attempt, first_step: int, last_step: int, most: int) -> list[dict[str, Any]]:
+def scalars(
+    store: Store, job: str, attempt: Attempt, first_step: int, last_step: int, most: int
+) -> list[dict[str, Any]]:
     """Return values of the whole job by name and step, thinned out to at most about `most` a name."""
     stride = max(1, (last_step - first_step + 1) // most)
     return store.rows(

@@ -68,7 +68,7 @@ def facts(store: Store, node: str, now_ms: int) -> dict[str, Any]:
 
 
 def ranks_on(store: Store, node: str) -> list[dict[str, Any]]:
-    """Return the ranks that stepped on a node within a day: job, run, rank, device, newest step, age, step and compute."""
+    """Return ranks that stepped on a node within a day: job, run, rank, device, newest step, age, step, compute."""
     return store.rows(
         """
         SELECT * FROM (
@@ -98,7 +98,8 @@ def device_series(store: Store, node: str, start_ms: int, end_ms: int, bucket_s:
     return store.rows(
         f"""
         SELECT device, toStartOfInterval({time}, toIntervalSecond({{bucket:UInt32}})) AS bucket, {", ".join(picks)}
-        FROM flightwatch.{source} WHERE node = {{node:String}} AND {span} GROUP BY device, bucket ORDER BY device, bucket
+        FROM flightwatch.{source} WHERE node = {{node:String}} AND {span} GROUP BY device,
+            bucket ORDER BY device, bucket
         """,
         {"node": node, "start": start_ms, "end": end_ms, "bucket": bucket_s},
     )
@@ -164,13 +165,15 @@ def history(store: Store, node: str, start_ms: int, end_ms: int, limit: int = 20
     return store.rows(
         """
         SELECT * FROM (
-            SELECT ts, 'event' AS source, toString(severity) AS severity, device, toString(code) AS kind, message AS summary
+            SELECT ts, 'event' AS source, toString(severity) AS severity, device, toString(code) AS kind,
+                message AS summary
             FROM flightwatch.events WHERE node = {node:String} AND severity IN ('warning', 'error', 'critical')
             UNION ALL
             SELECT ts, concat('finding.', toString(state)), toString(severity), device, toString(kind), summary
             FROM flightwatch.findings WHERE node = {node:String}
             UNION ALL
-            SELECT ts, 'config', '', device, toString(name), value FROM flightwatch.config_facts WHERE node = {node:String}
+            SELECT ts, 'config', '', device, toString(name),
+                value FROM flightwatch.config_facts WHERE node = {node:String}
             UNION ALL
             SELECT ts, 'action', '', NULL, toString(kind), concat(toString(mode), ' ', toString(state))
             FROM flightwatch.actions WHERE node = {node:String}

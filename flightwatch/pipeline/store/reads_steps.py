@@ -188,7 +188,8 @@ def roles(store: Store, job: str, attempt: Attempt) -> Roles:
     picks = ", ".join(f"argMax(ifNull({axis}, -1), (ts, src_offset)) AS {axis}" for axis in AXES)
     rows = store.rows(
         f"""
-        SELECT rank, argMax(node, (ts, src_offset)) AS node, argMax(tuple(device), (ts, src_offset)).1 AS device, {picks}
+        SELECT rank, argMax(node, (ts, src_offset)) AS node, argMax(tuple(device), (ts,
+            src_offset)).1 AS device, {picks}
         FROM flightwatch.placements WHERE cluster = {{cluster:String}} AND {_WHICH} GROUP BY rank ORDER BY rank
         """,
         {"cluster": attempt.cluster, "job": job, "run": attempt.run},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -40,15 +41,40 @@ def page_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     migrate(store)
     now_ms = SystemClock().now_ms()
     fill_store(store, DEVICES, 0.25, now_ms, faults=["slow_gpu@0:5,severity=0.3,after=200"])
-    base = {"received_at": now_ms, "cluster": "sim", "node": NODE, "src_partition": 0, "src_offset": 1}
-    event = {"ts": now_ms - 120_000, "device": 5, "source": "kernel", "code": "xid:94", "severity": "error",
-             "message": "NVRM: Xid 94, contained ECC error", "attrs": {}}  # fmt: skip
-    finding = {
-        "ts": now_ms - 60_000, "id": "f1", "detector": "slow", "detector_version": "1", "kind": "slow", "class": "compute",
-        "scope": "device", "job": JOB, "run": None, "device": 5, "rank": 5, "targets": [], "first_seen_at": now_ms - 300_000,
-        "detected_at": now_ms - 60_000, "score": 12.0, "threshold": 4.0, "severity": "P2", "blames_hardware": True,
-        "confidence": 0.9, "summary": "Rank 5 computes 1.30 times as long as its 15 peers.", "state": "raised", "evidence": "{}",
-    }  # fmt: skip
+    base: dict[str, Any] = {"received_at": now_ms, "cluster": "sim", "node": NODE, "src_partition": 0, "src_offset": 1}
+    event: dict[str, Any] = {
+        "ts": now_ms - 120_000,
+        "device": 5,
+        "source": "kernel",
+        "code": "xid:94",
+        "severity": "error",
+        "message": "NVRM: Xid 94, contained ECC error",
+        "attrs": {},
+    }
+    finding: dict[str, Any] = {
+        "ts": now_ms - 60_000,
+        "id": "f1",
+        "detector": "slow",
+        "detector_version": "1",
+        "kind": "slow",
+        "class": "compute",
+        "scope": "device",
+        "job": JOB,
+        "run": None,
+        "device": 5,
+        "rank": 5,
+        "targets": [],
+        "first_seen_at": now_ms - 300_000,
+        "detected_at": now_ms - 60_000,
+        "score": 12.0,
+        "threshold": 4.0,
+        "severity": "P2",
+        "blames_hardware": True,
+        "confidence": 0.9,
+        "summary": "Rank 5 computes 1.30 times as long as its 15 peers.",
+        "state": "raised",
+        "evidence": "{}",
+    }
     insert_rows(store, [Row("events", base | event), Row("findings", base | finding)], "pages:extra")
     yield store
     store.close()

@@ -67,7 +67,8 @@ def test_no_english_is_left_on_a_chinese_page(watched: Watched, path: str, real:
           const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
           while (walk.nextNode()) {
             const holder = walk.currentNode.parentElement;
-            if (!holder.closest('script, style, [data-raw], .fw-mono, .cm-editor, .ag-cell, .ag-header-cell-text, kbd, canvas'))
+            const skipped = 'script, style, [data-raw], .fw-mono, .cm-editor, .ag-cell, .ag-header-cell-text, kbd';
+            if (!holder.closest(skipped))
               found.push(walk.currentNode.textContent.trim());
           }
           for (const element of document.querySelectorAll('[title], [aria-label], [placeholder]'))
@@ -79,7 +80,9 @@ def test_no_english_is_left_on_a_chinese_page(watched: Watched, path: str, real:
     english = {LANGUAGES["en"][key] for key, word in LANGUAGES["zh"].items() if LANGUAGES["en"][key] != word}
     assert [text for text in texts if text in english] == []
     # Two English words in a row are a sentence that was never translated (names and commands are marked as raw).
-    assert [text for text in texts if re.search(r"\b[A-Za-z]{3,} [a-z]{3,}\b", text) and "flightwatch" not in text] == []
+    assert [
+        text for text in texts if re.search(r"\b[A-Za-z]{3,} [a-z]{3,}\b", text) and "flightwatch" not in text
+    ] == []
 
 
 def test_opening_every_page_changes_nothing(watched: Watched, served: Served) -> None:
@@ -187,7 +190,7 @@ def test_sql_runs_refuses_draws_and_downloads(watched: Watched, tmp_path: Path) 
     expect(page.locator("#sql-note")).to_have_text("7 rows")
     expect(page).to_have_url(re.compile("query=SELECT"))
     page.get_by_text("bars", exact=True).click()
-    page.wait_for_selector("#sql-result .barlayer .point")
+    page.wait_for_selector("#sql-result .barlayer .point", state="attached")
     with page.expect_download() as download:
         page.get_by_role("button", name="CSV").click()
     assert download.value.path().read_text().splitlines()[:2] == ['"n","twice"', "0,0"]

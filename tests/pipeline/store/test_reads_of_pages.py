@@ -37,11 +37,13 @@ def filled(store: Store) -> tuple[Store, int]:
     }  # fmt: skip
     rows = [
         Row("findings", base | {"ts": now_ms - 60_000, "id": "a", "state": "raised", "src_offset": 1}),
-        Row("findings", base | {"ts": now_ms - 50_000, "id": "a", "state": "changed", "severity": "P1", "src_offset": 2}),
+        Row(
+            "findings", base | {"ts": now_ms - 50_000, "id": "a", "state": "changed", "severity": "P1", "src_offset": 2}
+        ),
         Row("findings", base | {"ts": now_ms - 60_000, "id": "b", "state": "raised", "src_offset": 3}),
         Row("findings", base | {"ts": now_ms - 40_000, "id": "b", "state": "cleared", "src_offset": 4}),
     ]
-    host = {"ts": now_ms, "received_at": now_ms, "cluster": "sim", "node": "login-1", "cpu_pct": 12.5,
+    host: dict[str, Any] = {"ts": now_ms, "received_at": now_ms, "cluster": "sim", "node": "login-1", "cpu_pct": 12.5,
             "src_partition": 0, "src_offset": 9}  # fmt: skip
     insert_rows(store, [*rows, Row("node_samples", host)], "reads:extra")
     return store, now_ms
