@@ -94,8 +94,8 @@ class Engine:
                 own += self._unconfirmed(tx.now_ms)
                 rows, fresh = self._absorb(tx, grouping, [*statements, *own])
                 changed = grouping.changed()
-                opened = self._settlement.settle(tx, changed, fresh)
-                self._write(tx, rows, changed)
+                opened, settled = self._settlement.settle(tx, changed, fresh)
+                self._write(tx, rows, settled)
                 self._by_time(tx, grouping, opened)
                 tx.advance(positions)
         except BaseException:
@@ -296,7 +296,7 @@ class Engine:
         grouping.forget([one.id for one in leaves[:count]])
         self.counters.given_up += len(leaves[:count])
 
-    def _write(self, tx: EngineTransaction, statements: Mapping[str, Statement], changed: Sequence[Group]) -> None:
+    def _write(self, tx: EngineTransaction, statements: Mapping[str, Statement], settled: Sequence[Group]) -> None:
         grouping = self._grouping
         if grouping is None:
             return
@@ -307,7 +307,7 @@ class Engine:
                 rows.append(row_of(one, known, why(known)))
                 known.placed = (known.incident, None if known.parent is None else known.parent.id)
         tx.write_findings(rows)
-        self._settlement.place(tx, [group for group in changed if group.members], set(statements))
+        self._settlement.place(tx, settled, set(statements))
 
     # -- time
 

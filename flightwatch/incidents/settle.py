@@ -17,7 +17,7 @@ from flightwatch.pipeline.control.incident_rows import OPEN_STATES
 #: After these, in milliseconds from a moment, its evidence is read: what came before it, and what followed.
 EVIDENCE_PARTS_MS = (20_000, 660_000)
 #: A group with more findings is looked at as a whole at most once in this time.
-_LARGE, _LARGE_PAUSE_MS = 2_000, 2_000
+_LARGE, _LARGE_PAUSE_MS = 300, 2_000
 #: Figures reach the store's projection at most this often; losses, which always grow, less often.
 _PROJECT_MS, _PROJECT_LOSS_MS = 15_000, 300_000
 _SHOWN = {"title", "summary", "targets", "findings_count", "gpus_affected"}
@@ -45,8 +45,10 @@ class Settlement:
         self._settled_ms: dict[str, int] = {}
         self._later: dict[int, Group] = {}
 
-    def settle(self, tx: EngineTransaction, changed: Sequence[Group], fresh: Sequence[Known]) -> list[str]:
-        """Settle changed groups; return ids of incidents that opened or opened again.
+    def settle(
+        self, tx: EngineTransaction, changed: Sequence[Group], fresh: Sequence[Known]
+    ) -> tuple[list[str], list[Group]]:
+        """Settle changed groups; return ids of incidents that opened or opened again, and the groups looked at.
 
         Parameters
         ----------
@@ -73,7 +75,7 @@ class Settlement:
         for group in due:
             opened += self._settle(tx, group, olds[id(group)], claimed)
         self.group_of = {id_: group for id_, group in self.group_of.items() if group.members}
-        return opened
+        return opened, due
 
     def refresh(self, tx: EngineTransaction, id_: str) -> None:
         """Look at the group of an open incident again: losses and progress change without findings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from flightwatch.core.vocabulary import FindingKind as Kind
 from flightwatch.core.vocabulary import FindingScope, Severity
@@ -26,8 +26,8 @@ Slowdown = Callable[[str, int], float | None]
 
 
 def members_of(group: Group) -> list[Known]:
-    """Return the findings of a group."""
-    return [one for one in group.members.values() if isinstance(one, Known)]
+    """Return the findings of a group that the engine made of statements."""
+    return cast(list[Known], list(group.members.values()))
 
 
 def why(known: Known) -> str:
