@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 #: Facts of one revision are used again for so long: several channels tell the same incident.
 _KEPT_MS = 10_000
 _MOST_KEPT = 256
+#: Idle nodes are counted this often: it reads the whole cluster.
+_SPARES_KEPT_MS = 30_000
 _SLOW = (FindingKind.SLOW.value, FindingKind.FAIL_SLOW.value)
 
 
@@ -75,6 +77,7 @@ class FactReader:
         self._incidents, self._actions, self._store = incidents, actions, store
         self._settings, self._clock = settings, clock
         self._kept: dict[tuple[str, int], tuple[int, Facts]] = {}
+        self._spares_kept: dict[str, tuple[int, int | None]] = {}
         self._guard = threading.Lock()
 
     def read(self, incident: Incident) -> Facts:
@@ -102,7 +105,7 @@ class FactReader:
                 facts = replace(facts, place=ask(lambda: reads.place(node, incident.device), Place()))
             if job:
                 facts = self._of_job(facts, incident, job, reads, store, ask, now_ms)
-            facts = replace(facts, spares=ask(lambda: self._spares(store, incident.cluster), None))
+            facts = replace(facts, spares=ask(lambda: self._spares(store, incident.cluster, now_ms), None))
             if node:
                 facts = replace(facts, changes=ask(lambda: reads.changes(node, incident.opened_at_ms), ()))
         return replace(facts, complete=ask.complete)
@@ -139,7 +142,14 @@ class FactReader:
             owner=ask(lambda: reads.owner(job), None), coverage=ask(lambda: reads.coverage(job), None),
         )  # fmt: skip
 
-    def _spares(self, store: Store, cluster: str) -> int | None:
+    def _spares(self, store: Store, cluster: str, now_ms: int) -> int | None:
+        """Return how many nodes report and have no job, as it was at most 30 s ago."""
+        kept = self._spares_kept.get(cluster)
+        if kept is None or not 0 <= now_ms - kept[0] < _SPARES_KEPT_MS:
+            kept = self._spares_kept[cluster] = (now_ms, self._count_spares(store, cluster))
+        return kept[1]
+
+    def _count_spares(self, store: Store, cluster: str) -> int | None:
         """Return how many nodes report and have no job; None where nobody says which nodes have one."""
         busy = busy_nodes(store, cluster)
         if not busy:
