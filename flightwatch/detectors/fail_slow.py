@@ -55,7 +55,21 @@ class FailSlowDetector:
     name = "fail_slow"
     version = "1"
     needs = Needs(
-        {"rank_steps": ("ts", "job", "run", "step", "rank", "step_us", "compute_us", "checkpoint_us", "tokens")},
+        {
+            "rank_steps": (
+                "ts",
+                "job",
+                "run",
+                "step",
+                "rank",
+                "step_us",
+                "compute_us",
+                "checkpoint_us",
+                "data_us",
+                "transfer_us",
+                "tokens",
+            )
+        },
         steps=200,
     )
 
@@ -139,7 +153,10 @@ class FailSlowDetector:
         elif named:
             text = f"{since}; {node} carries the change."
         else:
-            text = f"{since}; no single node computes longer."
+            carried = self._carried_by(run, begin, said, shift)
+            seen |= {"carried_by": carried}
+            text = f"{since}; no single node computes longer"
+            text += f": all wait longer for {carried}." if carried else "."
         serious = percent >= 5 and run.shape[1] >= self.thresholds.serious_ranks and not alike
         device = None if position is None else int(layout.device_R[position])
         return Finding(
@@ -194,6 +211,22 @@ class FailSlowDetector:
             carriers = []
         seen["ranks_computing_longer"] = [int(run.layout.ranks_R[i]) for i in carriers[:16]]
         return False, carriers, seen
+
+    def _carried_by(self, run: RunSteps, begin: int, said: int, shift: float) -> str | None:
+        """Say whether data or transfers, rather than compute, take the time that steps have gained."""
+        step = run.channel("step_us")
+        first = max(0, begin - self.thresholds.reference_steps)
+        for name, column in (("data", "data_us"), ("transfers", "transfer_us")):
+            values = run.channel(column)
+            if values is None or step is None:
+                continue
+            # Not every rank loads data or is in the slow group: those that do say most.
+            grown = sorted_median(values[begin : said + 1].T) - sorted_median(values[first:begin].T)
+            gained = float(np.nanmedian(step[first:begin])) * float(np.expm1(shift))
+            known = grown[np.isfinite(grown)]
+            if len(known) and float(np.quantile(known, 0.95)) > self.thresholds.alike_share * gained:
+                return name
+        return None
 
 
 def without_pauses(run: RunSteps, series_S: FloatArray) -> FloatArray:

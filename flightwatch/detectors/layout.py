@@ -155,14 +155,15 @@ def _models(
     frames: Frames, node_R: tuple[str | None, ...], device_R: np.ndarray[Any, np.dtype[np.int64]]
 ) -> tuple[str | None, ...]:
     """Model of each rank's device, from the inventory or else from device samples."""
-    for table in ("inventory", "device_samples"):
+    # Where models are not told, vendors are: devices of two of them are no peers either.
+    for table, column in (("inventory", "model"), ("device_samples", "model"), ("device_samples", "vendor")):
         rows = frames.get(table)
-        if rows is None or rows.empty or not {"node", "device", "model"} <= set(rows.columns):
+        if rows is None or rows.empty or not {"node", "device", column} <= set(rows.columns):
             continue
-        rows = rows[["node", "device", "model"]].dropna().drop_duplicates(["node", "device"], keep="last")
+        rows = rows[["node", "device", column]].dropna().drop_duplicates(["node", "device"], keep="last")
         if rows.empty:
             continue
-        keys = zip(rows["node"].astype(object), rows["device"].astype(float), rows["model"].astype(object), strict=True)
+        keys = zip(rows["node"].astype(object), rows["device"].astype(float), rows[column].astype(object), strict=True)
         named = {(str(node), int(device)): str(model) for node, device, model in keys}
         models = [named.get((str(node), int(dev))) for node, dev in zip(node_R, device_R.tolist(), strict=True)]
         if all(model is not None for model in models):

@@ -55,7 +55,7 @@ class SlowDetector:
             "rank_steps": NEEDED_COLUMNS,
             "placements": ("ts", "node", "job", "run", "rank", "device", "tp", "cp", "pp", "dp", "ep", "module"),
             "inventory": ("node", "device", "model", "rack", "leaf_switch"),
-            "device_samples": ("ts", "node", "device", "sm_clock_mhz", "temp_c", "util_pct"),
+            "device_samples": ("ts", "node", "device", "vendor", "model", "sm_clock_mhz", "temp_c", "util_pct"),
         },
         steps=400,
     )

@@ -33,6 +33,17 @@ def test_a_step_time_that_jumps_names_the_node_that_carries_it() -> None:
 def test_a_slow_network_changes_the_step_and_names_nobody() -> None:
     (found,) = FailSlowDetector().score(frames_of(Fault("slow_nic", 2, start_step=100, severity=0.2)))
     assert (found.kind, found.node, found.blames_hardware) == (FindingKind.FAIL_SLOW, None, False)
+    assert found.evidence["carried_by"] == "transfers"
+
+
+def test_storage_that_is_slow_for_all_is_told_and_blames_nobody() -> None:
+    frames = frames_of()
+    rows = frames["rank_steps"]
+    late = rows["step"] >= 100
+    for column in ("data_us", "step_us"):
+        rows.loc[late, column] += 150_000
+    (found,) = FailSlowDetector().score(frames)
+    assert (found.kind, found.evidence["carried_by"], found.blames_hardware) == (FindingKind.FAIL_SLOW, "data", False)
 
 
 def test_more_work_for_all_is_not_hardware() -> None:

@@ -191,3 +191,15 @@ def test_hosts_whose_chips_differ_one_by_one_are_healthy() -> None:
     for seed in range(6):
         job = Job(tp=8, dp=2, chip_spread=0.05)
         assert score(job=job, cluster=Cluster(nodes=2), steps=100, seed=seed) == []
+
+
+@pytest.mark.parametrize("known", ["model", "vendor"])
+def test_devices_of_two_makers_in_one_job_are_no_peers(known: str) -> None:
+    job, cluster = Job(tp=8, dp=4), Cluster(nodes=4)
+    frames = build(
+        "mixed", cluster, job, [Fault("slow_host", node, severity=0.4, start_step=0) for node in (2, 3)], 3, 150
+    ).frames
+    frames["inventory"] = frames["inventory"].drop(columns="model")
+    devices = frames["inventory"][["node", "device"]].assign(ts=1.0)
+    devices[known] = ["a" if node in ("n0000", "n0001") else "b" for node in devices["node"]]
+    assert SlowDetector().score({**frames, "device_samples": devices}) == []
