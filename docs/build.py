@@ -29,6 +29,7 @@ from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.api.server import create_api, needs_of
 from flightwatch.dashboard.services import Services
+from flightwatch.detectors.joint import RULES
 from flightwatch.pipeline.sizing import COSTS, ROWS_PER_CPU_SECOND, Load
 from flightwatch.pipeline.store.client import Store
 from flightwatch.pipeline.store.settings import StoreSettings
@@ -267,6 +268,33 @@ def api_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def joint_page() -> str:
+    """The rule graph of joint analysis, from detectors/joint.py."""
+    lines = [
+        HEAD + "# Joint analysis\n",
+        "Findings about one target or domain are explained by each other. Source: `flightwatch/detectors/joint.py`.",
+        "Each line is an arrow: a finding of the first kind, at this place and time, explains findings of the others.",
+        "What is explained is a consequence; a finding that nothing explains is a root. Lines are tried from top to",
+        "bottom, widest place first, so a warming zone explains the throttled device that explains the slow rank; a",
+        "consequence has one cause. Times: how long before and after the cause the effect may begin.\n",
+        "| cause | explains | where | before, after | why |\n|---|---|---|---|---|",
+    ]
+    for rule in RULES:
+        effects = ", ".join(kind.value for kind in rule.effects) + (
+            f" ({rule.effect_class})" if rule.effect_class else ""
+        )
+        cause = rule.cause.value + (f" ({rule.cause_class})" if rule.cause_class else "")
+        span = f"{rule.before_s / 60:.0f} min, {rule.after_s / 60:.0f} min"
+        lines.append(f"| {cause} | {effects} | {rule.place} | {span} | {rule.words} |")
+    lines += [
+        "\n`device`: the same device, or its node where one of the two names none. `node`: the same node. `domain`:",
+        "the rack, zone or switch of the cause holds the node of the effect. `job`: the same job, or a node of it.",
+        "`any`: anywhere. `flightwatch backtest --explain FINDING` prints what a finding follows from and what follows",
+        "from it; incidents are grouped by the same graph.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "collectors.md": collectors_page,
     "sizing.md": sizing_page,
@@ -274,6 +302,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "settings.md": settings_page,
     "api-routes.md": api_page,
+    "joint-analysis.md": joint_page,
 }
 
 
