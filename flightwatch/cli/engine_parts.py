@@ -47,7 +47,7 @@ def incident_service(
             *_followers(settings, common, control, store, clock, context),
             alerting(settings, common, control, store, clock, channels),
         ),
-        holder=f"{common.node_name}:{os.getpid()}", verify=verify,
+        holder=f"{common.node_name}:{os.getpid()}", cluster=common.cluster, verify=verify,
     )  # fmt: skip
 
 

@@ -21,10 +21,11 @@ class BlindWatch:
 
     Parameters
     ----------
-    settings: the limit.
+    settings: the limit. cluster: whose incident it is.
     """
 
-    def __init__(self, settings: IncidentSettings) -> None:
+    def __init__(self, settings: IncidentSettings, cluster: str) -> None:
+        self._cluster = cluster
         self._limit = settings.blind_after_seconds
         self.blind = False
 
@@ -56,4 +57,4 @@ class BlindWatch:
             score=(now_ms - since_ms) / 1000, threshold=self._limit, severity=Severity.P2, detected_at=now_ms,
             first_seen_at=since_ms, targets=("pipeline",), confidence=1.0, aspect=since,
         )  # fmt: skip
-        return statement_of_finding(finding, "", now_ms)
+        return statement_of_finding(finding, self._cluster, now_ms)

@@ -48,10 +48,12 @@ class Engine:
     twice, by this engine or by another one: the second time changes nothing.
     """
 
-    def __init__(self, writes: EngineWrites, context: Context, clock: Clock, settings: IncidentSettings) -> None:
+    def __init__(
+        self, writes: EngineWrites, context: Context, clock: Clock, settings: IncidentSettings, cluster: str
+    ) -> None:
         self._writes, self._context, self._clock, self._settings = writes, context, clock, settings
         self._attention = Attention(settings)
-        self._blind = BlindWatch(settings)
+        self._blind = BlindWatch(settings, cluster)
         self.counters = Counters()
         self._grouping: Grouping | None = None
         self._places = context.view.places

@@ -425,6 +425,9 @@ class _Index:
 
 def place_key(member: Member) -> tuple[object, ...]:
     """Return what two findings share that tell the same of the same place."""
+    if member.kind == FindingKind.BLIND:
+        # Whoever notices it, there is one blindness.
+        return (member.kind.value,)
     family = _FAMILIES.get(member.kind, member.kind.value)
     what = (family, member.class_ if member.kind == FindingKind.SLOW else None, member.cluster)
     if member.node is not None:

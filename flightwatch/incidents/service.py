@@ -72,7 +72,7 @@ class IncidentService:
 
     Parameters
     ----------
-    holder: names this process among those that want the role.
+    holder: names this process among those that want the role. cluster: of incidents about Flightwatch itself.
     verify: checks signatures of agents' events; None accepts all (single machine).
     """
 
@@ -87,13 +87,14 @@ class IncidentService:
         followers: Sequence[Follower],
         *,
         holder: str,
+        cluster: str,
         verify: Verify | None = None,
     ) -> None:
         self._control, self._bus, self._context, self._clock = control, bus, context, clock
         self._settings, self._fast, self._followers = settings, fast, list(followers)
         self._holder, self._verify = holder, verify
         self._writes = EngineWrites(control)
-        self.engine = Engine(self._writes, context, clock, settings)
+        self.engine = Engine(self._writes, context, clock, settings, cluster)
         self.follower_states = {one.name: FollowerState() for one in self._followers}
         self._lease: Lease | None = None
         self._finished_s = float("-inf")

@@ -67,7 +67,7 @@ class Rig:
         return IncidentSettings(settle_seconds=0.0)
 
     def another_engine(self) -> Engine:
-        return Engine(EngineWrites(self.control), self.context, self.clock, self.settings)
+        return Engine(EngineWrites(self.control), self.context, self.clock, self.settings, "lab")
 
     def take_role(self, holder: str) -> Lease:
         lease = self.control.leases.acquire(ROLE, holder, 1e9)

@@ -284,6 +284,21 @@ def test_blindness_is_one_incident_and_nothing_ends_meanwhile(rig: Rig) -> None:
     assert (by_kind["dead_node"].id, "opened") in rig.told()
 
 
+def test_blindness_that_the_detection_loop_noticed_too_is_one_incident(rig: Rig) -> None:
+    rig.context.lag = 400.0
+    rig.wait(1)
+    rig.take(
+        finding(Kind.BLIND, at_ms=T0 + 1000, scope=FindingScope.PIPELINE, targets=("ingest",), severity=Severity.P2)
+    )
+    rig.wait(1)
+    (incident,) = rig.incidents()
+    assert (incident.cluster, incident.findings_count) == ("lab", 2)
+    rig.context.lag = 0.0
+    rig.wait(1)
+    rig.wait(301)
+    assert rig.incidents()[0].state is IncidentState.RESOLVED
+
+
 def test_timing_incidents_do_not_end_while_the_job_is_half_seen(rig: Rig) -> None:
     slow = finding(Kind.SLOW, "n1", 0, T0, job="llm", class_="compute")
     half = finding(Kind.COVERAGE, at_ms=T0 + 5, job="llm", targets=("llm",), severity=Severity.INFO)

@@ -79,7 +79,7 @@ class Served:
         self.rig, self.bus = rig, bus
         self.fast = FastEvents(event_detectors())
         self.service = IncidentService(
-            rig.control, bus, rig.context, rig.clock, rig.settings, self.fast, followers, holder="a"
+            rig.control, bus, rig.context, rig.clock, rig.settings, self.fast, followers, holder="a", cluster="lab"
         )
         self.subscription: Subscription | None = bus.subscribe(list(TOPICS), GROUP)
         self.intake = Intake(bus, self.subscription, EngineWrites(rig.control).positions(), self.fast)
@@ -203,7 +203,7 @@ def test_a_failing_follower_is_isolated_and_counted(tmp_path: Path, bus: Bus) ->
     control = open_control(f"sqlite://{tmp_path / 'control.db'}", ControlSettings())
     context = FakeContext(ManualClock(T0), Rig.view_of(racks()))
     service = IncidentService(
-        control, bus, context, clock, Rig.quick(), FastEvents([]), (Good(), Broken(), Away()), holder="a"
+        control, bus, context, clock, Rig.quick(), FastEvents([]), (Good(), Broken(), Away()), holder="a", cluster="lab"
     )
     with running(service):
         publish(bus, finding(Kind.THROTTLE, "n1", 3, clock.now_ms()))
