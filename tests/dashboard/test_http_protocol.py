@@ -99,3 +99,12 @@ def test_slow_answers_and_bodies_are_not_cut(port: int) -> None:
     assert connection.getresponse().read() == b"done"
     thread.join()
     connection.close()
+
+
+def test_answers_are_not_held_back_for_forty_milliseconds() -> None:
+    """asyncio sets TCP_NODELAY on a connection only where its listening socket names the protocol."""
+    bound = bind_port("127.0.0.1", 23800, trust_network=False)
+    try:
+        assert bound.proto == socket.IPPROTO_TCP
+    finally:
+        bound.close()

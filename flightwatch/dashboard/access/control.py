@@ -133,7 +133,7 @@ class AccessControl:
     def record_denied(self, connection: HTTPConnection, denied: Denied, viewer: Viewer | None = None) -> None:
         """Write a refused attempt to the audit log; a flood from one place is cut."""
         address = self.address(connection)
-        actor = viewer.subject if viewer else "anonymous"
+        actor = viewer.subject if viewer else denied.subject or "anonymous"
         if self.audit is None or not self.limits.may_audit(actor, address):
             return
         method = connection.scope.get("method", "WEBSOCKET")

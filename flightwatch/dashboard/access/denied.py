@@ -26,6 +26,8 @@ class Denied(Exception):
         self.message = message
         self.where = where
         self.retry_after_seconds = retry_after_seconds
+        #: Subject of who was refused, where the gate had recognised them.
+        self.subject = ""
 
 
 def error_body(code: str, message: str, where: str | None = None) -> dict[str, Any]:

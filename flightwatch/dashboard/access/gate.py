@@ -81,12 +81,19 @@ class Gate:
         viewer = self._access.present(connection)
         if viewer is None:
             viewer = await run_in_threadpool(self._access.identify, connection)
+        try:
+            self._check(connection, viewer, path, is_write=is_write)
+        except Denied as denied:
+            denied.subject = viewer.subject
+            raise
+        return viewer
+
+    def _check(self, connection: HTTPConnection, viewer: Viewer, path: str, *, is_write: bool) -> None:
         _check_place(viewer, path)
         if is_write and connection.scope["type"] == "http":
             self._check_csrf(connection, viewer)
         if path.startswith("/api/"):
             self._access.limits.check(viewer.subject, is_write=is_write)
-        return viewer
 
     def _check_csrf(self, connection: HTTPConnection, viewer: Viewer) -> None:
         """Refuse a write that a browser was made to send with its cookies, network place or proxy identity."""

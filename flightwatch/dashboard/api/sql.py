@@ -30,8 +30,8 @@ from flightwatch.pipeline.store.row_scope import scope_of
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-#: How often a running query looks whether somebody still waits for it.
-DISCONNECT_SECONDS = 0.5
+#: How often a query whose caller hung up is told to stop, until it has.
+AGAIN_SECONDS = 0.5
 #: Results up to this size are complete before the answer begins, so that an error is still an error.
 WHOLE_BYTES = 4_000_000
 _ADDRESS: ContextVar[str | None] = ContextVar("address", default=None)
@@ -133,12 +133,25 @@ async def _rest(first: list[bytes], pieces: Iterator[bytes], result: Result) -> 
 
 async def _waited(request: Request, runner: People, query_id: str, step: Callable[[], T]) -> T:
     """Run a step in a thread; stop the query when nobody waits for it any more."""
-    task = asyncio.create_task(run_in_threadpool(step))
-    while not (await asyncio.wait({task}, timeout=DISCONNECT_SECONDS))[0]:
-        if await request.is_disconnected():
+    work = asyncio.create_task(run_in_threadpool(step))
+    gone = asyncio.create_task(_until_gone(request))
+    try:
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        while not work.done():
+            # A query that has not begun yet cannot be stopped yet.
             with contextlib.suppress(FlightwatchError):
                 await run_in_threadpool(runner.cancel, query_id)
-    try:
-        return task.result()
+            await asyncio.wait({work}, timeout=AGAIN_SECONDS)
+        return work.result()
     except Refused as error:
         raise Denied(422, "refused", str(error), "body.query") from error
+    finally:
+        gone.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await gone
+
+
+async def _until_gone(request: Request) -> None:
+    """Return when the caller hung up; `Request.is_disconnected` does not see it behind other middleware."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import socket
+import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
@@ -11,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from flightwatch.dashboard.app import create_app
+from flightwatch.dashboard.serve import HttpServer, bind_port
 from flightwatch.pipeline.control.roles import Role
 from flightwatch.pipeline.store.client import Store
 from tests.dashboard.access_kit import Site
@@ -83,3 +88,42 @@ def test_queries_are_in_the_audit_log_with_rows_and_time(full: Site) -> None:
     assert done.elapsed_ms is not None
     assert done.elapsed_ms > 0
     assert (refused.ok, "system.tables" in refused.detail) == (False, True)
+
+
+def test_a_query_nobody_waits_for_is_stopped(full: Site) -> None:
+    """Through the whole console: some middleware hides from a route that its caller hung up."""
+    bound = bind_port("127.0.0.1", 24100, trust_network=False)
+    server = HttpServer("console", create_app(full.services, loopback_only=True), bound)
+    server.start()
+    try:
+        header = full.token(Role.VIEWER, "sql", name="impatient")
+        query = "SELECT sum(cityHash64(a.number, b.number)) FROM numbers(1000000) AS a CROSS JOIN numbers(1000000) AS b"
+        body = json.dumps({"query": query}).encode()
+        head = f"Host: 127.0.0.1\r\nAuthorization: {header['Authorization']}\r\nContent-Length: {len(body)}\r\n"
+        with socket.create_connection(bound.getsockname()) as connection:
+            connection.sendall(
+                b"POST /api/v1/sql HTTP/1.1\r\nContent-Type: application/json\r\n" + head.encode() + b"\r\n" + body
+            )
+            assert _eventually(lambda: _running(full) == 1)
+        assert _eventually(lambda: _reasons(full) == ["the query was cancelled"])
+    finally:
+        server.stop()
+
+
+def _running(site: Site) -> int:
+    found = site.services.store.rows("SELECT count() AS n FROM system.processes WHERE query LIKE '%cityHash64(a.num%'")
+    return int(found[0]["n"]) - 1  # this one says so too
+
+
+def _reasons(site: Site) -> list[str]:
+    assert site.access.audit is not None
+    return [entry.detail for entry in site.access.audit.page(actor="token:impatient")]
+
+
+def _eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.05)
+    return False
