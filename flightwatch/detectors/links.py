@@ -147,7 +147,7 @@ def _everywhere(
 ) -> list[Finding]:
     """All ranks move data longer at once: one group of all ranks; told once, about the job (or its only link)."""
     common = channel.dev.common_TG[:, 0].astype(float) - COMMON_BIAS * np.median(channel.dev.sigma_TR, axis=1)
-    if told or len(common) < 24:
+    if told or len(common) < 24 or not common[16:].max() >= EVERYWHERE_SHARE:
         return []
     past = np.abs(np.diff(common[1:]))
     for block in range(16, len(common)):

@@ -62,6 +62,8 @@ def _of_stage(
     excess: FloatArray,
 ) -> list[Finding]:
     mean = trailing_mean(excess[:, None], WIDTH)[:, 0]
+    if not np.nanmax(mean[12:], initial=0.0) > STAGE_EFFECT:
+        return []
     found: list[Finding] = []
     open_: Finding | None = None
     said = 0
