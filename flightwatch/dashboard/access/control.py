@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -71,6 +71,7 @@ class AccessControl:
         self._loopback_only = loopback_only
         self.clock = clock or SystemClock()
         self._lock = threading.Lock()
+        self._refused: Counter[str] = Counter()
         self._cache: OrderedDict[tuple[str, str], tuple[float, Viewer]] = OrderedDict()
 
     def address(self, connection: HTTPConnection) -> str | None:
@@ -132,6 +133,8 @@ class AccessControl:
 
     def record_denied(self, connection: HTTPConnection, denied: Denied, viewer: Viewer | None = None) -> None:
         """Write a refused attempt to the audit log; a flood from one place is cut."""
+        with self._lock:
+            self._refused[denied.code] += 1
         address = self.address(connection)
         actor = viewer.subject if viewer else denied.subject or "anonymous"
         if self.audit is None or not self.limits.may_audit(actor, address):
@@ -143,6 +146,11 @@ class AccessControl:
         except TransientError:
             # The attempt is refused either way.
             return
+
+    def refusals(self) -> dict[str, int]:
+        """Return how many requests this process refused, by code; missing logins of browsers are not counted."""
+        with self._lock:
+            return dict(self._refused)
 
     def person_viewer(self, person: Person, via: Via, csrf: str, address: str | None) -> Viewer:
         """Return the viewer of a known person. Raises Denied (403) when they are kept out or have no role."""

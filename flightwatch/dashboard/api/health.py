@@ -5,8 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 
+from flightwatch.core.errors import FlightwatchError
+from flightwatch.core.vocabulary import Severity
 from flightwatch.dashboard.api.openmetrics import exposition
 from flightwatch.dashboard.services import Services
+from flightwatch.pipeline.control.incidents import IncidentRecords
 
 
 def router(services: Services) -> APIRouter:
@@ -29,7 +32,19 @@ def router(services: Services) -> APIRouter:
     @routes.get("/metrics")
     def metrics() -> Response:
         """Figures of this instance for a Prometheus-style scraper."""
-        body, content_type = exposition(services.status())
+        refused = services.access.refusals() if services.access else {}
+        body, content_type = exposition(services.status(), _open_incidents(services), refused)
         return Response(body, media_type=content_type)
 
     return routes
+
+
+def _open_incidents(services: Services) -> dict[str, int] | None:
+    """Return open incidents by severity, None where they cannot be counted now."""
+    if services.control is None:
+        return None
+    try:
+        counts = IncidentRecords(services.control).counts()
+    except FlightwatchError:
+        return None
+    return {severity.value: counts.get(severity.value, 0) for severity in Severity}

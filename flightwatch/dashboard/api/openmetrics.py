@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
@@ -26,8 +26,10 @@ FIGURES = (
 
 
 class _StatusCollector(Collector):
-    def __init__(self, status: Mapping[str, Any]) -> None:
-        self._status = status
+    def __init__(
+        self, status: Mapping[str, Any], incidents: Mapping[str, int] | None, refused: Mapping[str, int]
+    ) -> None:
+        self._status, self._incidents, self._refused = status, incidents, refused
 
     def collect(self) -> Iterator[Metric]:
         for name, text, path in FIGURES:
@@ -41,10 +43,29 @@ class _StatusCollector(Collector):
             if table["age_seconds"] is not None:
                 ages.add_metric([table["table"]], table["age_seconds"])
         yield ages
+        yield from self._people()
+
+    def _people(self) -> Iterator[Metric]:
+        if self._incidents is not None:
+            found = GaugeMetricFamily("flightwatch_open_incidents", "Open incidents", labels=["severity"])
+            for severity, number in self._incidents.items():
+                found.add_metric([severity], number)
+            yield found
+        refused = CounterMetricFamily("flightwatch_requests_refused", "Requests refused by the gate", labels=["code"])
+        for code, number in self._refused.items():
+            refused.add_metric([code], number)
+        yield refused
 
 
-def exposition(status: Mapping[str, Any]) -> tuple[bytes, str]:
-    """Return the OpenMetrics text of a status and its content type."""
+def exposition(
+    status: Mapping[str, Any], incidents: Mapping[str, int] | None = None, refused: Mapping[str, int] | None = None
+) -> tuple[bytes, str]:
+    """Return OpenMetrics text and its content type.
+
+    Parameters
+    ----------
+    incidents: open ones by severity; None: unknown, and absent. refused: requests refused by code.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_StatusCollector(status))
+    registry.register(_StatusCollector(status, incidents, refused or {}))
     return generate_latest(registry), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]

@@ -6,15 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from flightwatch.core.clock import ManualClock
 from flightwatch.core.errors import ConfigError, Refused
 from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.dashboard.access.current import current_viewer, viewer_of
+from flightwatch.dashboard.access.gate import Gate
+from flightwatch.dashboard.access.login import login_router
 from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.pipeline.control.roles import Grant, Role
 from tests.dashboard.access_kit import Site
+from tests.pipeline.control.incident_kit import add_incident
 
 MakeSite = Callable[..., Site]
 LOGIN = AccessSettings(required=True)
@@ -336,3 +341,28 @@ def test_a_person_may_do_no_more_than_the_limits_of_requests(make_site: MakeSite
     clock.advance(60)
     writes = [site.client().post("/api/v1/silences", json=SILENCE, headers=header).status_code for _ in range(3)]
     assert writes == [201, 201, 429]
+
+
+def test_figures_tell_open_incidents_and_refusals(make_site: MakeSite) -> None:
+    site = make_site()
+    add_incident(site.control, "i1", CLOCK_MS, severity="P1")
+    site.client().post("/api/v1/silences", json=SILENCE, headers={"Origin": "http://evil.example"})
+    text = site.client().get("/metrics").text
+    assert 'flightwatch_open_incidents{severity="P1"} 1.0' in text
+    assert 'flightwatch_open_incidents{severity="P2"} 0.0' in text
+    assert 'flightwatch_requests_refused_total{code="cross_origin"} 1.0' in text
+
+
+def test_below_a_path_prefix_the_login_is_found(make_site: MakeSite) -> None:
+    site = make_site(LOGIN)
+    app = FastAPI(openapi_url=None)
+    app.include_router(login_router(site.access, None, "/fw"))
+    app.add_middleware(Gate, access=site.access, prefix="/fw")
+    client = TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 1), follow_redirects=False)
+    assert client.get("/incidents", headers=HTML).headers["location"] == "/fw/login?next=%2Fincidents"
+    assert 'action="/fw/login/token"' in client.get("/login").text
+    text = site.token("viewer")["Authorization"].removeprefix("Bearer ")
+    answer = client.post("/login/token", data={"token": text, "next": "/incidents/i1"})
+    assert answer.headers["location"] == "/fw/incidents/i1"
+    page = client.get("/logout", headers=HTML)
+    assert 'data-url="/fw/logout"' in page.text
