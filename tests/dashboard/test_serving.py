@@ -67,8 +67,9 @@ def test_metrics_leave_out_what_is_unknown() -> None:
 def test_an_outside_address_needs_the_network_declared_trusted() -> None:
     with pytest.raises(ConfigError, match="no login"):
         bind_port("0.0.0.0", 0, trust_network=False)
-    with pytest.raises(ConfigError, match="cannot listen there"):
-        bind_port("192.0.2.1", 18080, trust_network=True)
+    for allowed in ({"trust_network": True}, {"trust_network": False, "login": True}):
+        with pytest.raises(ConfigError, match="cannot listen there"):
+            bind_port("192.0.2.1", 18080, **allowed)
     assert is_loopback("localhost")
     assert is_loopback("::1")
     assert not is_loopback("example.org")

@@ -22,6 +22,8 @@ RESERVED = ("token:", "rule:", "socket:")
 RESERVED_NAMES = ("local", "anonymous")
 _SUBJECT = re.compile(r"[^\s\x00-\x1f\x7f]{1,200}")
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: How exactly the last visit is known.
+_SEEN_EVERY_MS = 60_000
 #: Chat services whose buttons are obeyed.
 SERVICES = ("slack", "feishu", "dingtalk", "discord", "telegram")
 
@@ -76,6 +78,8 @@ class PeopleRecords:
     def seen(self, subject: str, name: str, claimed: Iterable[Grant] | None = None) -> Person:
         """Note a login; what the identity provider says about roles replaces what it said before.
 
+        A repeat within a minute that says nothing new writes nothing: a proxy says it with every request.
+
         Parameters
         ----------
         claimed: grants by groups; None: the provider says nothing about groups.
@@ -85,15 +89,20 @@ class PeopleRecords:
         ConfigError: not a subject.
         """
         checked_subject(subject)
+        said = None if claimed is None else _highest(claimed)
+        with self._control.reading() as connection:
+            known = self._said_lately(connection, subject, name, said)
+        if known is not None:
+            return known
         with self._control.transaction() as connection:
             now_ms = self._control.now_ms(connection)
             self._ensure(connection, subject, name, now_ms)
             connection.execute(
                 sa.update(PEOPLE).where(PEOPLE.c.subject == subject).values(name=name[:200], seen_at_ms=now_ms)
             )
-            if claimed is not None:
+            if said is not None:
                 connection.execute(sa.delete(GRANTS).where(GRANTS.c.subject == subject, GRANTS.c.source == "claims"))
-                for grant in _highest(claimed):
+                for grant in said:
                     self._insert_grant(connection, subject, grant, "claims", "identity provider", now_ms)
             row = connection.execute(sa.select(PEOPLE).where(PEOPLE.c.subject == subject)).one()
             return self._person(connection, row)
@@ -158,6 +167,18 @@ class PeopleRecords:
             )
             if not gone.rowcount:
                 raise Refused(f"this {service} account is nobody's")
+
+    def _said_lately(
+        self, connection: sa.Connection, subject: str, name: str, said: tuple[Grant, ...] | None
+    ) -> Person | None:
+        row = connection.execute(sa.select(PEOPLE).where(PEOPLE.c.subject == subject)).one_or_none()
+        if row is None or row.name != name[:200] or row.seen_at_ms is None:
+            return None
+        if self._control.now_ms(connection) - row.seen_at_ms >= _SEEN_EVERY_MS:
+            return None
+        claims = sa.select(GRANTS).where(GRANTS.c.subject == subject, GRANTS.c.source == "claims")
+        stored = _highest(Grant(Role(one.role), one.tenant or None) for one in connection.execute(claims))
+        return self._person(connection, row) if said is None or said == stored else None
 
     @staticmethod
     def _ensure(connection: sa.Connection, subject: str, name: str, now_ms: int) -> None:

@@ -97,6 +97,18 @@ def test_people_have_the_highest_of_what_was_given_and_claimed(open_another: Ope
     assert people.get("bob") is None
 
 
+def test_a_visit_that_says_nothing_new_writes_nothing(open_another: Open) -> None:
+    clock = ManualClock()
+    people = PeopleRecords(open_another(clock))
+    first = people.seen("alice", "Alice", [Grant(Role.VIEWER)])
+    clock.advance(59)
+    assert people.seen("alice", "Alice", [Grant(Role.VIEWER)]) == first
+    changed = people.seen("alice", "Alice", [Grant(Role.ADMIN)])
+    assert (list(changed.grants), changed.seen_at_ms) == ([Grant(Role.ADMIN)], clock.now_ms())
+    clock.advance(60)
+    assert people.seen("alice", "Alice", None).seen_at_ms == clock.now_ms()
+
+
 @pytest.mark.parametrize(
     "subject", ["", "a b", "token:x", "socket:root", "rule:x", "local", "anonymous", "x\x00", "é" * 201]
 )
