@@ -102,7 +102,7 @@ class Watched:
         self.url = url
         self.wrong: list[str] = []
         self.page: Page = context.new_page()
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("console", self._told)
         self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         self.page.on("request", lambda request: self._asked(request.url))
@@ -120,8 +120,8 @@ class Watched:
             self.wrong.append(f"outside request: {url}")
 
     def open(self, path: str, ready: str = "#fw-main") -> Page:
-        """Go to a path and wait until it shows something and nothing is being fetched."""
-        self.page.goto(self.url + path)
+        """Go to a path, not refreshing by itself, and wait until it shows something and nothing is being fetched."""
+        self.page.goto(f"{self.url}{path}{'&' if '?' in path else '?'}refresh=off")
         self.page.wait_for_selector(ready, state="attached")
         self.settle()
         return self.page

@@ -41,7 +41,8 @@
     for (const group of fleet.groups) {
       const columns = Math.min(group.nodes, perRow, fleet.groups.length === 1 ? perRow : MOST_COLUMNS);
       const bands = Math.ceil(group.nodes / columns);
-      const wide = columns * cell;
+      /* Room for the name, where the block is narrower. */
+      const wide = Math.max(columns * cell, Math.min(66, group.name.length * 6.3) - GAP_PX);
       const high = LABEL_PX + bands * (group.rows * cell) + (bands - 1) * 3;
       if (x && x + wide > width) { x = 0; y += line + GAP_PX; line = 0; }
       if (write) {

@@ -59,7 +59,9 @@ def change_list(changes: Sequence[Mapping[str, Any]], view: View) -> html.Ul:
     items = []
     for row in changes:
         source = row["source"]
-        words = known("phase", row["kind"]) if source == "run" else row["kind"]
+        words = row["kind"]
+        if source == "run" or source.startswith("finding."):
+            words = known("phase" if source == "run" else "kind", row["kind"])
         badge = severity(row["severity"]) if row["severity"] else None
         head = [
             html.Span(view.clock(row["ts"], date=False), className="fw-dim"),

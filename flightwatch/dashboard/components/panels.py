@@ -96,6 +96,11 @@ def figure_tile(title: str, value: Any, note: Any = "", *, tone: str = "", href:
     return html.A(inside, href=href, className="fw-tile") if href else html.Div(inside, className="fw-tile")
 
 
+def waiting_tiles(count: int) -> html.Div:
+    """Return the places of headline figures that a callback brings."""
+    return tiles([html.Div(className="fw-tile fw-waiting") for _ in range(count)])
+
+
 def tiles(items: Sequence[Any]) -> html.Div:
     """Return a row of headline figures."""
     return html.Div(list(items), className="fw-tiles")

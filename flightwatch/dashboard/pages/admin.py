@@ -58,7 +58,7 @@ def layout(view: View, services: Services) -> Any:
                             panel(t("admin.detectors"), html.Div(id="admin-detectors")),
                             panel(
                                 t("admin.audit"),
-                                html.Div(id="admin-audit", className="fw-scroll"),
+                                html.Div(id="admin-audit", className="fw-scroll", tabIndex="0"),
                                 tools=_audit_tools(view),
                             ),
                         ]

@@ -13,7 +13,16 @@ from flightwatch.dashboard.components import controls, fleet_view
 from flightwatch.dashboard.components.canvas import FleetMap
 from flightwatch.dashboard.components.finding_list import change_list, finding_list
 from flightwatch.dashboard.components.fleet_source import FleetSource, OpenIncidents
-from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, severity, tiles, unknown
+from flightwatch.dashboard.components.panels import (
+    empty,
+    figure_tile,
+    panel,
+    quality,
+    severity,
+    tiles,
+    unknown,
+    waiting_tiles,
+)
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
 from flightwatch.dashboard.components.text import age_text, amount_text, percent_text
@@ -54,7 +63,7 @@ def layout(view: View, services: Services) -> Any:
     return html.Div(
         [
             html.Div([html.H1(t("page.fleet")), chips, html.Div(tools, className="fw-tools")], className="fw-title"),
-            html.Div(tiles([]), id="fleet-tiles"),
+            html.Div(waiting_tiles(8), id="fleet-tiles"),
             html.Div(id="fleet-first"),
             html.Div(
                 [
@@ -68,10 +77,12 @@ def layout(view: View, services: Services) -> Any:
                         [
                             panel(
                                 t("fleet.incidents") if services.control is not None else t("fleet.findings"),
-                                html.Div(id="fleet-findings", className="fw-scroll"),
+                                html.Div(id="fleet-findings", className="fw-scroll", tabIndex="0"),
                                 note="fleet-findings-note",
                             ),
-                            panel(t("fleet.changes"), html.Div(id="fleet-changes", className="fw-scroll")),
+                            panel(
+                                t("fleet.changes"), html.Div(id="fleet-changes", className="fw-scroll", tabIndex="0")
+                            ),
                         ]
                     ),
                 ],

@@ -67,9 +67,18 @@ def layout(view: View, services: Services) -> Any:
                         [
                             panel(t("incident.actions"), html.Div(id="incident-actions")),
                             panel(t("incident.notes"), html.Div(id="incident-notes")),
-                            panel(t("incident.timeline"), html.Div(id="incident-timeline", className="fw-scroll")),
-                            panel(t("incident.deliveries"), html.Div(id="incident-deliveries", className="fw-scroll")),
-                            panel(t("incident.related"), html.Div(id="incident-related", className="fw-scroll")),
+                            panel(
+                                t("incident.timeline"),
+                                html.Div(id="incident-timeline", className="fw-scroll", tabIndex="0"),
+                            ),
+                            panel(
+                                t("incident.deliveries"),
+                                html.Div(id="incident-deliveries", className="fw-scroll", tabIndex="0"),
+                            ),
+                            panel(
+                                t("incident.related"),
+                                html.Div(id="incident-related", className="fw-scroll", tabIndex="0"),
+                            ),
                         ]
                     ),
                 ],

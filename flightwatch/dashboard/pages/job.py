@@ -14,7 +14,7 @@ from flightwatch.dashboard.components import controls, graphs, rank_view
 from flightwatch.dashboard.components.canvas import RankHeat
 from flightwatch.dashboard.components.finding_list import finding_list
 from flightwatch.dashboard.components.job_reads import ChannelView, JobView, channel_view, job_view
-from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, tiles, unknown
+from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, tiles, unknown, waiting_tiles
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
 from flightwatch.dashboard.components.text import age_text, amount_text, micros_text, percent_text
@@ -59,7 +59,7 @@ def layout(view: View, services: Services) -> Any:
                 ],
                 className="fw-title",
             ),
-            html.Div(tiles([]), id="job-tiles"),
+            html.Div(waiting_tiles(7), id="job-tiles"),
             html.Div(
                 [
                     html.Div(
@@ -76,7 +76,7 @@ def layout(view: View, services: Services) -> Any:
                     ),
                     html.Div(
                         [
-                            panel(t("job.findings"), html.Div(id="job-findings", className="fw-scroll")),
+                            panel(t("job.findings"), html.Div(id="job-findings", className="fw-scroll", tabIndex="0")),
                             panel(t("job.stages"), html.Div(id="job-stages")),
                             panel(t("job.phases"), html.Div(id="job-phases")),
                         ]

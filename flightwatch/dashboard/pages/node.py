@@ -70,7 +70,7 @@ def layout(view: View, services: Services) -> Any:
                         [
                             panel(t("node.now"), html.Div(id="node-now")),
                             panel(t("node.ranks"), html.Div(id="node-ranks")),
-                            panel(t("node.history"), html.Div(id="node-history", className="fw-scroll")),
+                            panel(t("node.history"), html.Div(id="node-history", className="fw-scroll", tabIndex="0")),
                         ]
                     ),
                 ],

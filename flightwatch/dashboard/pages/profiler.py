@@ -58,7 +58,7 @@ def layout(view: View, services: Services) -> Any:
             html.Div(
                 [
                     panel(t("profiler.start"), _form(view, services), html.Div(id="profiler-said", role="status")),
-                    panel(t("profiler.list"), html.Div(id="profiler-list", className="fw-scroll")),
+                    panel(t("profiler.list"), html.Div(id="profiler-list", className="fw-scroll", tabIndex="0")),
                 ],
                 className="fw-columns",
             ),
@@ -89,10 +89,9 @@ def _form(view: View, services: Services) -> Any:
                     html.Label(t("profiler.steps"), htmlFor="profiler-steps"),
                     dcc.Input(
                         id="profiler-steps",
-                        type="number",
-                        min=1,
-                        max=limits.most_steps,
-                        value=5,
+                        type="text",
+                        inputMode="numeric",
+                        value="5",
                         className="fw-input",
                         style={"width": "72px"},
                     ),
@@ -184,7 +183,7 @@ def _start(
 ) -> Any:
     limits = services.profile_limits
     ranks = ranks_of(ranks_text)
-    count = int(steps) if isinstance(steps, (int, float)) else 0
+    count = int(steps) if str(steps).isascii() and str(steps).isdigit() else 0
     check_size(
         limits, ranks=len(ranks), steps=count, max_bytes=limits.most_bytes, seconds=TIMEOUT_SECONDS, override=False
     )

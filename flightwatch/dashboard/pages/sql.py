@@ -235,4 +235,4 @@ def _tree(schema: Mapping[str, Sequence[str]]) -> Any:
 
     first = [name for name in schema if name.startswith("v_")]
     rest = [name for name in schema if not name.startswith("v_")]
-    return html.Div([entry(name) for name in sorted(rest) + sorted(first)], className="fw-scroll fw-tree")
+    return html.Div([entry(name) for name in sorted(rest) + sorted(first)], className="fw-scroll fw-tree", tabIndex="0")
