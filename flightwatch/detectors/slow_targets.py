@@ -25,6 +25,8 @@ from flightwatch.detectors.slow_words import (
     target_names,
 )
 
+#: So many of a replica's ranks are slow, and so many of all others are not, when its data is longer.
+REPLICA_SHARE = 0.9
 CHANNEL_CLASS = {"compute": "compute", "data": "storage", "launch": "host", "transfer": "link"}
 
 
@@ -234,6 +236,23 @@ class TargetScan:
         seen = {"expert_ranks": int(same.sum()), "expert_ranks_slow": int(supporting.sum())}
         return len(supporting) >= 2 and bool(supporting.mean() >= self.limits.expert_share), seen
 
+    def _one_replica(self, episode: Episode) -> bool:
+        """Say whether exactly the ranks of one data-parallel replica are slow, in several stages on several nodes.
+
+        Stages of a replica share nothing but their batch: longer data slows all of them alike, hardware does not.
+        """
+        layout = self.run.layout
+        dp, pp = layout.axis_R["dp"], layout.axis_R["pp"]
+        if dp[episode.rank] < 0 or len(np.unique(dp)) < 3:
+            return False
+        mine = dp == dp[episode.rank]
+        if mine.sum() < MINIMUM_PEERS or len(np.unique(pp[mine])) < 2:
+            return False
+        if len({layout.node_R[i] for i in np.nonzero(mine)[0]}) < 2:
+            return False
+        supporting = self._supporting(self.channels["compute"], episode)
+        return bool(supporting[mine].mean() >= REPLICA_SHARE and supporting[~mine].mean() <= 1 - REPLICA_SHARE)
+
     # --- words
 
     def _say(
@@ -244,8 +263,10 @@ class TargetScan:
         if channel.name == "compute":
             hardware, witness = self._witness(episode, positions)
         kind = FindingKind.SLOW
-        if not hardware:
-            kind, class_, scope = FindingKind.IMBALANCE, "expert", FindingScope.JOB
+        replica = channel.name == "compute" and hardware and scope != FindingScope.RACK and self._one_replica(episode)
+        if replica or not hardware:
+            kind, class_, scope = FindingKind.IMBALANCE, "data" if replica else "expert", FindingScope.JOB
+            hardware = False
             positions = np.nonzero(self._supporting(channel, episode))[0].tolist()
         unproven = not layout.known and episode.path == LEVEL
         gain = self._gain(channel.name, episode, positions)
@@ -334,6 +355,8 @@ class TargetScan:
             "data": f"waits {percent:.1f} % of the step longer for data than its peers",
             "transfer": f"moves data {percent:.1f} % of the step longer",
         }[episode.channel]
+        if kind == FindingKind.IMBALANCE and class_ == "data":
+            return f"{name} and all other ranks of its replica {what}, in every stage: longer data, not hardware."
         if kind == FindingKind.IMBALANCE:
             return f"{name} {what}, but equal work is not slower there: a busy expert, not hardware."
         tail = "" if self.run.layout.known else " Roles are unknown, so this rests on its own history."

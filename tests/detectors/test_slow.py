@@ -203,3 +203,15 @@ def test_devices_of_two_makers_in_one_job_are_no_peers(known: str) -> None:
     devices = frames["inventory"][["node", "device"]].assign(ts=1.0)
     devices[known] = ["a" if node in ("n0000", "n0001") else "b" for node in devices["node"]]
     assert SlowDetector().score({**frames, "device_samples": devices}) == []
+
+
+@pytest.mark.parametrize("first_step", [0, 100])
+def test_a_replica_with_longer_data_is_no_hardware(first_step: int) -> None:
+    job, cluster = Job(tp=4, pp=4, dp=8), Cluster(nodes=16)
+    frames = build("long", cluster, job, [], 3, 200).frames
+    rows = frames["rank_steps"]
+    longer = (rows["rank"] // 4 % 8 == 5) & (rows["step"] >= first_step)
+    rows.loc[longer, "compute_us"] *= 1.2
+    found = SlowDetector().score(frames)
+    assert found
+    assert {(one.kind, one.class_, one.blames_hardware) for one in found} == {(FindingKind.IMBALANCE, "data", False)}
