@@ -62,6 +62,7 @@ COLLECTORS: tuple[tuple[str, str, str, str], ...] = (
     ("ipmi", "flightwatch.collectors.ipmi_live", "IpmiCollector", "BMC sensors through ipmitool"),
     ("redfish", "flightwatch.collectors.redfish_live", "RedfishCollector", "BMC and facility over Redfish"),
     ("ownership", "flightwatch.collectors.ownership.collector", "OwnershipCollector", "which job owns each device"),
+    ("job-exits", "flightwatch.collectors.job_exits", "JobExitsCollector", "how job steps and workers ended"),
     ("probe", "flightwatch.collectors.receiver", "ReceiverCollector", "what probes in training processes send"),
     ("host", "flightwatch.collectors.host", "HostCollector", "CPU, memory, load, clock offset, pressure"),
     ("facts", "flightwatch.collectors.facts", "FactsCollector", "configuration"),

@@ -33,6 +33,12 @@ class AgentSettings:
         ("nvidia-fabricmanager.service", "nvidia-imex.service", "nvidia-persistenced.service"),
         "systemd units whose journal entries are read for events; the kernel's too where /dev/kmsg is not readable",
     )
+    slurm_accounting: bool = setting(
+        False, "ask Slurm's accounting how job steps ended; on one node of a cluster, where sacct is"
+    )
+    torchelastic_error_files: tuple[str, ...] = setting(
+        (), "error files of torchrun's workers (shell patterns), for example /logs/*/attempt_*/*/error.json"
+    )
     scrape_urls: tuple[str, ...] = setting(
         (), "OpenMetrics exporters to read, for example http://localhost:9400/metrics"
     )

@@ -74,6 +74,7 @@ LIVE_ONLY = {
     "ethtool",
     "ipmi",
     "journal",
+    "job-exits",
     "redfish",
     "amd",
     "mthreads",
