@@ -112,8 +112,8 @@ def _document(language: str, prefix: str, here: str, body: str) -> str:
     return (
         f'<!doctype html><html lang="{tag}"><head><meta charset="utf-8"><title>{words["title"]} · Flightwatch</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="robots" content="noindex">'
-        f'<link rel="stylesheet" href="{escape(prefix)}/login/style.css"></head><body><main>'
-        f'<h1>Flightwatch</h1><p class="lead">{words["lead"]}</p>{body}'
+        f'<link rel="icon" href="data:,"><link rel="stylesheet" href="{escape(prefix)}/login/style.css"></head>'
+        f'<body><main><h1>Flightwatch</h1><p class="lead">{words["lead"]}</p>{body}'
         f'<footer><a href="{escape(prefix)}{escape(here)}lang={other}" lang="{other}">{words["other"]}</a></footer>'
         "</main></body></html>"
     )
