@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,6 +100,8 @@ class Engine:
                 opened, settled = self._settlement.settle(tx, changed, fresh)
                 self._write(tx, rows, settled)
                 self._by_time(tx, grouping, opened)
+                if len(grouping.members) > self._settings.most_findings:
+                    self._give_up(grouping)
                 tx.advance(positions)
         except BaseException:
             self._grouping = None
@@ -143,6 +146,9 @@ class Engine:
                 if known.fast:
                     self._fast.add(known.id)
         self._settlement = Settlement(self._view)
+        held = Counter(one.incident for one in grouping.members.values())
+        for row in incidents:
+            self._settlement.given_up[row["id"]] = max(0, row["findings_count"] - held[row["id"]])
         self._attention.restart(incidents)
         self._sequence = self._recovered_sequence = last
         return grouping
@@ -215,8 +221,6 @@ class Engine:
                 fresh.append(made)
                 write[one.id] = one
         self._store_unknown(tx, unknown)
-        if len(grouping.members) > self._settings.most_findings:
-            self._give_up(grouping)
         return write, fresh
 
     def _unconfirmed(self, now_ms: int) -> list[Statement]:
@@ -295,6 +299,9 @@ class Engine:
         count = round(len(grouping.members) * _GIVEN_UP) + len(grouping.members) - self._settings.most_findings
         leaves = [one for one in grouping.leaves() if isinstance(one, Known)]
         leaves.sort(key=lambda one: (one.active, one.stated_at))
+        for one in leaves[:count]:
+            if one.incident is not None:
+                self._settlement.given_up[one.incident] += 1
         grouping.forget([one.id for one in leaves[:count]])
         self.counters.given_up += len(leaves[:count])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -42,6 +43,8 @@ class Settlement:
         #: The group that each incident is, by the incident's id.
         self.group_of: dict[str, Group] = {}
         self.rows: dict[str, dict[str, Any]] = {}
+        #: Findings of each incident that are not in memory any more.
+        self.given_up: Counter[str] = Counter()
         self._settled_ms: dict[str, int] = {}
         self._later: dict[int, Group] = {}
 
@@ -194,6 +197,7 @@ class Settlement:
         self.rows[old["id"]] = tx.change(old, ended, "renamed", {"into": id_})
         self.group_of.pop(old["id"], None)
         tx.rename_needs(old["id"], id_)
+        self._move(tx, old["id"], id_)
         return new
 
     def _merge(self, tx: EngineTransaction, old: dict[str, Any], into: dict[str, Any]) -> None:
@@ -202,9 +206,15 @@ class Settlement:
                  "closed_at_ms": old["closed_at_ms"] or tx.now_ms}  # fmt: skip
         self.rows[old["id"]] = new = tx.change(old, ended, "merged_into", {"into": into["id"]})
         self.group_of.pop(old["id"], None)
+        self._move(tx, old["id"], into["id"])
         unheard = tx.drop_needs(old["id"])
         if new["thread"] and new["thread"] != into["thread"] and not unheard:
             tx.need(new, AlertReason.RESOLVED, {"merged_into": into["id"]})
+
+    def _move(self, tx: EngineTransaction, old: str, new: str) -> None:
+        """Move all findings of an incident, those not in memory too."""
+        tx.move_findings(old, new)
+        self.given_up[new] += self.given_up.pop(old, 0)
 
     def _revive(self, tx: EngineTransaction, row: dict[str, Any]) -> dict[str, Any]:
         values = {"merged_into": None, "state": IncidentState.OPEN.value, "closed_at_ms": None, "closed_by": None}
@@ -229,13 +239,14 @@ class Settlement:
 
     def _apply(self, tx: EngineTransaction, row: dict[str, Any], view: Mapping[str, Any]) -> None:
         """Write what differs: a new revision for what people act on, figures otherwise."""
+        count = view["findings_count"] + self.given_up[row["id"]]
         if row["state"] not in OPEN_STATES:
-            figures = {"findings_count": view["findings_count"]}
+            figures = {"findings_count": count}
             if figures["findings_count"] != row["findings_count"]:
                 self.rows[row["id"]] = tx.touch(row, figures, project=True)
             return
         until = view["evidence_at_ms"]
-        values = dict(view) | lost_until(row, until, view["loss_gpu_hours_per_hour"])
+        values = dict(view) | lost_until(row, until, view["loss_gpu_hours_per_hour"]) | {"findings_count": count}
         changes = {name: [row[name], values[name]] for name in VISIBLE if name in values and values[name] != row[name]}
         if "severity" in values and worse(values["severity"], row["peak_severity"]):
             values["peak_severity"] = values["severity"]

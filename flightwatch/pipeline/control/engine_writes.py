@@ -56,10 +56,15 @@ class EngineWrites:
 
         Returns
         -------
-        Incidents that are open or closed since a time; their findings, at most `limit`, the newest; the newest
-        number of the history.
+        Incidents that are open or closed since a time; their findings, at most `limit`, causes and the newest first;
+        the newest number of the history.
         """
         wanted = sa.or_(INCIDENTS.c.state.in_(OPEN_STATES), INCIDENTS.c.closed_at_ms >= closed_since_ms)
+        # What holds incidents together and names them comes first: causes, first findings, what people put together.
+        holding = sa.or_(
+            INCIDENT_FINDINGS.c.parent.is_(None), INCIDENT_FINDINGS.c.opens == INCIDENT_FINDINGS.c.incident,
+            INCIDENT_FINDINGS.c.pin.is_not(None),
+        )  # fmt: skip
         # Information that no incident holds: how far a job is observed.
         loose = sa.and_(INCIDENT_FINDINGS.c.incident == "", INCIDENT_FINDINGS.c.cleared_at_ms.is_(None))
         with self._control.reading() as connection:
@@ -72,7 +77,7 @@ class EngineWrites:
                 sa.select(*(column for column in INCIDENT_FINDINGS.c if column.name != "evidence"))
                 .outerjoin(INCIDENTS, INCIDENTS.c.id == INCIDENT_FINDINGS.c.incident)
                 .where(sa.or_(sa.and_(wanted, INCIDENTS.c.merged_into.is_(None)), loose))
-                .order_by(INCIDENT_FINDINGS.c.stated_at_ms.desc())
+                .order_by(sa.case((holding, 0), else_=1), INCIDENT_FINDINGS.c.stated_at_ms.desc())
                 .limit(limit)
             )
             findings = [dict(row._mapping) for row in connection.execute(chosen)]
@@ -153,6 +158,11 @@ class EngineTransaction:
             placed = sa.update(INCIDENT_FINDINGS).where(INCIDENT_FINDINGS.c.finding == sa.bindparam("of"))
             values: dict[str, Any] = {name: sa.bindparam(name) for name in ("incident", "parent", "why")}
             self._connection.execute(placed.values(values), list(rows))
+
+    def move_findings(self, old: str, new: str) -> None:
+        """Move the stored findings of one incident into another one."""
+        moved = sa.update(INCIDENT_FINDINGS).where(INCIDENT_FINDINGS.c.incident == old)
+        self._connection.execute(moved.values(incident=new))
 
     def open(self, row: Mapping[str, Any], detail: Mapping[str, Any], event: str = "opened") -> dict[str, Any]:
         """Add a new incident; return its row."""
