@@ -68,7 +68,7 @@ class Planner:
         if wanted is None:
             return None
         # Where the old message is changed in place, nobody's telephone rings.
-        edits = bool(thread and thread.reference and channel.notifier.updates)
+        edits = thread is not None and thread.digest is None and channel.notifier.updates
         calm = wanted in (AlertReason.CHANGED, AlertReason.ACKNOWLEDGED, AlertReason.RESOLVED)
         return NewDelivery(
             id=f"{need.sequence}.{channel.name}", channel=channel.name, thread=_key(incident), incident=incident.id,

@@ -209,8 +209,7 @@ def together_alert(
         listed += 1
     if listed < len(titles):
         lead += f"\n{words.and_more(len(titles) - listed)}"
-    facts = [(incident.severity.value, title) for (incident, _), title in zip(ordered, titles, strict=True)]
-    facts = facts[listed : listed + 40]
+    facts = [(str(number), title) for number, title in enumerate(titles, 1)][listed : listed + 40]
     if may_repeat:
         facts.append((words.labels["notes"], str(words.repeat())))
     return Alert(
