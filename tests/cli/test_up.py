@@ -100,7 +100,7 @@ def test_people_cannot_write_through_the_socket(instance: Instance) -> None:
 
 def test_status_says_what_runs(instance: Instance) -> None:
     status = json.loads(flightwatch("status", "--data-dir", str(instance.folder), "--format", "json").stdout)
-    assert status["components"] == dict.fromkeys(("ingest", "detect", "profiles", "agent"), "running")
+    assert status["components"] == dict.fromkeys(("ingest", "detect", "profiles", "incidents", "agent"), "running")
     assert status["coverage"]["nodes_reporting"] == 1
     assert {table["table"] for table in status["tables"] if table["age_seconds"] is not None} >= {
         "node_samples",
