@@ -71,3 +71,12 @@ def test_stages_have_medians() -> None:
 def test_a_rank_without_a_placement_is_a_cohort_of_its_own() -> None:
     _, roles = matrix()
     assert roles.cohort(np.array([0, 40, 999])).tolist()[2] == -1
+
+
+def test_the_scale_widens_where_ordinary_ranks_scatter() -> None:
+    rng = np.random.default_rng(3)
+    calm = (1 + rng.normal(0, 0.01, (20, 20))).astype(np.float32)
+    assert rank_view.half_scale(calm) == rank_view.NARROWEST
+    assert rank_view.half_scale((calm - 1) * 30 + 1) > 0.6
+    assert rank_view.half_scale(calm * 100) == rank_view.WIDEST
+    assert rank_view.half_scale(np.full((2, 2), np.nan, np.float32)) == rank_view.NARROWEST

@@ -197,6 +197,7 @@ def density(columns: Sequence[Any], edges: Sequence[float], counts: Any, *, unit
             z=[[None if not c else _log(c) for c in row] for row in counts],
             customdata=counts,
             colorscale=DENSITY,
+            zmin=0,
             showscale=False,
             hovertemplate=hover,
             hoverongaps=False,

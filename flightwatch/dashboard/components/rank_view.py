@@ -14,6 +14,8 @@ from flightwatch.pipeline.store.reads_steps import FloatArray, IntArray, Roles, 
 #: Share of the newest steps by which the worst ranks are chosen.
 RECENT_SHARE = 0.25
 DENSITY_BINS = 80
+#: The scale of a heat map of ratios reaches this far from 1 at least and at most.
+NARROWEST, WIDEST = 0.2, 0.9
 
 
 def ratio_to_cohort(found: StepMatrix, cohort_of: IntArray) -> FloatArray:
@@ -66,7 +68,7 @@ def density(found: StepMatrix, scale: float) -> Density:
     low, high = float(np.quantile(known, 0.001)), float(known.max())
     near = float(np.quantile(known, 0.995))
     # One pause of one rank must not squeeze all others into a line.
-    high = min(high, near + 2.5 * max(near - low, near * 0.05))
+    high = min(high, near + 1.5 * max(near - low, near * 0.05))
     width = max((high - low) / DENSITY_BINS, 1e-6)
     column = np.broadcast_to(np.arange(values.shape[1]), values.shape)
     there = ~np.isnan(values)
@@ -88,6 +90,15 @@ def heat_rows(ratios_RS: FloatArray, most_rows: int) -> tuple[FloatArray, list[i
     return np.where(np.isinf(highest), np.nan, highest).astype(np.float32), firsts
 
 
+def half_scale(ratios_RS: FloatArray) -> float:
+    """Return how far from 1 the colours of a heat map reach: wider where ordinary ranks scatter widely."""
+    known = ratios_RS[~np.isnan(ratios_RS)]
+    if not len(known):
+        return NARROWEST
+    usual = float(np.quantile(np.abs(known - 1), 0.75))
+    return round(min(WIDEST, max(NARROWEST, 3 * usual)), 1)
+
+
 def heat_payload(
     values: FloatArray,
     row_labels: Sequence[str],
@@ -97,16 +108,15 @@ def heat_payload(
     label: str,
     *,
     row_px: int = 0,
-    low: float = 0.8,
-    high: float = 1.2,
+    half: float = NARROWEST,
 ) -> dict[str, Any]:
-    """Return the property `data` of a RankHeat of ratios around 1."""
+    """Return the property `data` of a RankHeat of ratios; its colours reach from 1 - `half` to 1 + `half`."""
     return {
         "rows": int(values.shape[0]),
         "columns": int(values.shape[1]),
         "v": packed(values, "<f4"),
-        "low": low,
-        "high": high,
+        "low": 1 - half,
+        "high": 1 + half,
         "ramp": "around",
         "unit": "×",
         "label": label,

@@ -69,7 +69,7 @@ def layout(view: View, services: Services) -> Any:
                             panel(
                                 t("job.heat"),
                                 RankHeat(id="job-heat", height=220, href=f"/ranks?{query}&focus={{}}"),
-                                html.Div(_heat_legend(), className="fw-legend"),
+                                html.Div(id="job-heat-legend", className="fw-legend"),
                                 note="job-heat-note",
                             ),
                         ]
@@ -89,12 +89,19 @@ def layout(view: View, services: Services) -> Any:
     )
 
 
-def _heat_legend() -> list[Any]:
+def _heat_legend(found: ChannelView) -> list[Any]:
     return [
-        html.Span(["0.8 ×", html.Span(className="fw-ramp", **{"data-ramp": "around"}), "1.2 ×"], **{"data-raw": "1"}),
+        *ratio_ramp(found),
         html.Span(t("job.heat_how")),
         html.Span([html.Span(className="fw-key"), t("js.not_measured")]),
     ]
+
+
+def ratio_ramp(found: ChannelView) -> list[Any]:
+    """Return the legend of the colours of a heat map of ratios."""
+    half = rank_view.half_scale(found.ratios_RS)
+    ramp = html.Span(className="fw-ramp", **{"data-ramp": "around"})
+    return [html.Span([f"{1 - half:.1f} ×", ramp, f"{1 + half:.1f} ×"], **{"data-raw": "1"})]
 
 
 def register(app: Dash, services: Services) -> None:
@@ -134,20 +141,21 @@ def register(app: Dash, services: Services) -> None:
         Output("job-heat", "data"),
         Output("job-heat-note", "children"),
         Output("job-stages", "children"),
+        Output("job-heat-legend", "children"),
         Input("view", "data"),
         Input("beat", "data"),
     )
-    @safely(3, 2)
-    def ranks(data: Any, _: Any) -> tuple[Any, Any, Any]:
+    @safely(4, 2)
+    def ranks(data: Any, _: Any) -> tuple[Any, Any, Any, Any]:
         view = View.of(data)
         shown = job_view(store, view, view.captured.get("id", ""))
         if shown is None or not shown.steps:
-            return None, "", empty(t("job.no_steps"))
+            return None, "", empty(t("job.no_steps")), []
         found = channel_view(store, shown, "compute_us")
         note = quality(
             shown.attempt.age_seconds, len(found.found.ranks), len(found.roles.ranks) or None, t("unit.ranks")
         )
-        return heat(view, found), note, _stages(found)
+        return heat(view, found), note, _stages(found), _heat_legend(found)
 
     @app.callback(
         Output("job-findings", "children"),
@@ -183,7 +191,14 @@ def heat(view: View, found: ChannelView) -> dict[str, Any]:
         f"{t('col.step')} {step:,} · {time}" for step, time in zip(found.found.steps.tolist(), times, strict=True)
     ]
     return rank_view.heat_payload(
-        values, labels, [str(ranks[first]) for first in firsts], times, titles, t(f"channel.{found.channel}"), row_px=3
+        values,
+        labels,
+        [str(ranks[first]) for first in firsts],
+        times,
+        titles,
+        t(f"channel.{found.channel}"),
+        row_px=3,
+        half=rank_view.half_scale(found.ratios_RS),
     )
 
 

@@ -16,7 +16,7 @@ from flightwatch.dashboard.components.panels import empty, failure, panel, quali
 from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
-from flightwatch.dashboard.components.text import age_text, ago_text, amount_text, bytes_text, micros_text
+from flightwatch.dashboard.components.text import age_text, amount_text, bytes_text, micros_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.pages import node_series
@@ -122,7 +122,11 @@ def register(app: Dash, services: Services) -> None:
         if not strips:
             return graphs.lines({}, unit="", empty_text=t("node.no_devices")), {"height": "120px"}, ""
         figure = graphs.strips(strips, (view.local(window.start_ms), view.local(window.end_ms)), marks)
-        return figure, {"height": f"{max(160, 96 * len(strips) + 50)}px"}, quality(age, count, None, t("unit.devices"))
+        return (
+            figure,
+            {"height": f"{max(160, 96 * len(strips) + 50)}px"},
+            quality(age, count, None, t("unit.devices")) if count else "",
+        )
 
     @app.callback(
         Output("node-host", "figure"),
@@ -275,7 +279,7 @@ def _ranks(ranks: Sequence[Mapping[str, Any]]) -> Any:
             unknown(t("rank.no_device")) if row["device"] is None else row["device"],
             f"{row['step']:,}",
             micros_text(row["step_us"]),
-            html.Span(ago_text(row["age_seconds"]), className="fw-dim"),
+            html.Span(age_text(row["age_seconds"]), className="fw-dim"),
         ]
         for row in ranks[:64]
     ]

@@ -19,6 +19,7 @@ from flightwatch.dashboard.components.scope import visible
 from flightwatch.dashboard.components.text import micros_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
+from flightwatch.dashboard.pages.job import ratio_ramp
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.store import reads_jobs, reads_steps
 
@@ -47,16 +48,7 @@ def layout(view: View, services: Services) -> Any:
             panel(
                 t("ranks.worst"),
                 RankHeat(id="ranks-heat", height=200, href="{}"),
-                html.Div(
-                    [
-                        html.Span(
-                            ["0.8 ×", html.Span(className="fw-ramp", **{"data-ramp": "around"}), "1.2 ×"],
-                            **{"data-raw": "1"},
-                        ),
-                        html.Span(t("ranks.worst_how")),
-                    ],
-                    className="fw-legend",
-                ),
+                html.Div(id="ranks-legend", className="fw-legend"),
                 note="ranks-worst-note",
             ),
             panel(t("ranks.table"), html.Div(id="ranks-table")),
@@ -79,10 +71,11 @@ def register(app: Dash, services: Services) -> None:
         Output("ranks-worst-note", "children"),
         Output("ranks-table", "children"),
         Output("ranks-empty", "children"),
+        Output("ranks-legend", "children"),
         Input("view", "data"),
         Input("beat", "data"),
     )
-    @safely(7, 6)
+    @safely(8, 6)
     def show(data: Any, _: Any) -> tuple[Any, ...]:
         view = View.of(data)
         jobs = names()
@@ -91,7 +84,7 @@ def register(app: Dash, services: Services) -> None:
         shown = job_view(store, view, job) if job else None
         if shown is None or not shown.steps:
             blank = graphs.lines({}, unit="", empty_text=t("job.no_steps"))
-            return chooser, blank, "", None, "", None, empty(t("job.no_steps") if job else t("jobs.none"))
+            return chooser, blank, "", None, "", None, empty(t("job.no_steps") if job else t("jobs.none")), []
         found = channel_view(store, shown, view.choice("channel", reads_steps.CHANNELS, "compute_us"))
         note = quality(
             shown.attempt.age_seconds, len(found.found.ranks), len(found.roles.ranks) or None, t("unit.ranks")
@@ -105,6 +98,7 @@ def register(app: Dash, services: Services) -> None:
             _method(found),
             _table(shown, found, rows),
             None,
+            [*ratio_ramp(found), html.Span(t("ranks.worst_how"))],
         )
 
 
@@ -155,7 +149,14 @@ def _heat(view: View, found: ChannelView, rows: list[int]) -> dict[str, Any] | N
         f"{t('col.step')} {step:,} · {time}" for step, time in zip(found.found.steps.tolist(), times, strict=True)
     ]
     return rank_view.heat_payload(
-        found.ratios_RS[rows], labels, keys, times, titles, t(f"channel.{found.channel}"), row_px=14
+        found.ratios_RS[rows],
+        labels,
+        keys,
+        times,
+        titles,
+        t(f"channel.{found.channel}"),
+        row_px=14,
+        half=rank_view.half_scale(found.ratios_RS),
     )
 
 
