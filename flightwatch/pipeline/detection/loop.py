@@ -107,9 +107,10 @@ class DetectionLoop:
                 log.warning("Detection waits: %s", error)
             busy = self._clock.monotonic_s() - begin
             # Rows arrive all the time: the pause keeps detection from taking the machine.
-            pause = max(self._settings.soonest_seconds, busy * (1 / self._settings.duty - 1))
-            stop.wait(min(pause, 600.0))
-            self.wake.wait(max(0.0, self._settings.interval_seconds - pause) if not stop.is_set() else 0)
+            longest = self._settings.interval_seconds
+            pause = min(longest, max(self._settings.soonest_seconds, busy * (1 / self._settings.duty - 1)))
+            stop.wait(pause)
+            self.wake.wait(longest - pause if not stop.is_set() else 0)
             self.wake.clear()
         if self._membership is not None:
             try:
