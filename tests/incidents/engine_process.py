@@ -51,7 +51,8 @@ def main() -> None:
     service = IncidentService(
         control, bus, Context(None, clock), clock,
         IncidentSettings(lease_seconds=float(lease_seconds), settle_seconds=0.2),
-        FastEvents(event_detectors()), [FileMessages(control, Path(messages))], holder=f"{holder}:{os.getpid()}", cluster="lab",
+        FastEvents(event_detectors()), [FileMessages(control, Path(messages))],
+        holder=f"{holder}:{os.getpid()}", cluster="lab",
     )  # fmt: skip
     print("READY", flush=True)
     service.run(stop)
