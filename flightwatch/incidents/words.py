@@ -33,7 +33,8 @@ _KINDS: dict[str, dict[str, str]] = {
         "storage": "存储变慢", "sensor": "传感器故障", "dead_node": "节点失联", "config_drift": "配置不一致",
         "clock_skew": "时钟偏差", "anomaly": "行为异常", "coverage": "观测不全", "blind": "Flightwatch 失明",
         "compute": "计算", "link": "链路", "host": "主机", "rack": "机柜", "stage": "流水级", "data": "数据",
-        "expert": "专家", "drain": "隔离", "return": "放回", "drop_replica": "移除副本于",
+        "expert": "专家", "cooling_zone": "冷却区", "power_zone": "供电区", "leaf_switch": "叶交换机",
+        "scale_up_domain": "高速互联域", "drain": "隔离", "return": "放回", "drop_replica": "移除副本于",
         "replace_rank": "替换 rank 于",
     },
 }  # fmt: skip
