@@ -14,7 +14,7 @@ class DetectSettings:
     interval_seconds: float = setting(15.0, "longest time between two cycles", minimum=1)
     soonest_seconds: float = setting(5.0, "shortest time between two cycles that new rows bring about", minimum=0.1)
     duty: float = setting(
-        0.3, "share of the time that cycles should take: longer ones wait longer, up to the interval", minimum=0.01
+        0.3, "share of the time for cycles; longer ones wait longer, up to the interval", minimum=0.01
     )
     history_seconds: int = setting(3600, "telemetry read in each cycle", minimum=300)
     fleet_seconds: float = setting(30.0, "shortest time between two looks at telemetry", minimum=0)

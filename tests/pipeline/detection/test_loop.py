@@ -122,9 +122,9 @@ def test_the_loop_stops_and_is_woken(store: Store) -> None:
     thread = threading.Thread(target=loop.run, args=(stop,))
     thread.start()
     loop.wake.set()
-    assert stop.wait(30)
+    assert stop.wait(120)
     loop.wake.set()
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
 
 
