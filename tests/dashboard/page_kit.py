@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from playwright.sync_api import BrowserContext, Page
 
+from flightwatch.core.clock import SystemClock
 from flightwatch.pipeline.control.database import Control
+from flightwatch.pipeline.control.schema_incidents import INCIDENT_FINDINGS, INCIDENTS
 from flightwatch.pipeline.profiles.records import Profiles, RankNews, Wanted
 from flightwatch.pipeline.store import page_reads
 from flightwatch.pipeline.store.client import Store
+from tests.pipeline.control.incident_kit import finding_row, incident_row
 
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -29,6 +33,7 @@ FLAGS = [
     "--disable-sync",
 ]
 JOB, NODE, DEVICES = "sim-pretrain", "sim-n0000", 64
+INCIDENT = "i-slow"
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,59 @@ def trace_of(rank: int, gemm_us: float) -> dict[str, Any]:
 
 def _event(category: str, name: str, pid: int, tid: int, at: float, took: float) -> dict[str, Any]:
     return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": at, "dur": took}
+
+
+def add_incidents(control: Control) -> None:
+    """Store the incident of the slow rank with a consequence, and an older one of its node that is over."""
+    now_ms = SystemClock().now_ms()
+    place: dict[str, Any] = {"cluster": "sim", "node": NODE, "device": 5, "job": JOB, "rank": 5, "tenant": None}
+    with control.transaction() as connection:
+        rows = [
+            incident_row(
+                INCIDENT,
+                now_ms - 300_000,
+                **place,
+                title=f"{NODE} device 5 (rank 5): slow (compute) in {JOB}",
+                summary="Rank 5 computes 1.30 times as long as its 15 peers.",
+                confidence=0.9,
+                loss_gpu_hours_per_hour=12.5,
+                lost_gpu_hours=1.04,
+                gpus_affected=64,
+                findings_count=2,
+            ),
+            incident_row(
+                "i-old",
+                now_ms - 86_400_000,
+                **place,
+                title="It was slow before",
+                state="resolved",
+                closed_at_ms=now_ms - 80_000_000,
+            ),
+        ]
+        connection.execute(sa.insert(INCIDENTS), rows)
+        root = {
+            "rank": 5,
+            "job": JOB,
+            "confidence": 0.9,
+            "threshold": 4.0,
+            "evidence": json.dumps({"peer_ranks": [4, 6], "sql": "SELECT 1 AS evidence"}),
+        }
+        found = [
+            finding_row("f1", INCIDENT, now_ms - 240_000, cluster="sim", node=NODE, device=5, **root),
+            finding_row(
+                "f2",
+                INCIDENT,
+                now_ms - 200_000,
+                cluster="sim",
+                node=NODE,
+                device=5,
+                kind="fail_slow",
+                class_=None,
+                parent="f1",
+                why="a slow target holds the job back",
+            ),
+        ]
+        connection.execute(sa.insert(INCIDENT_FINDINGS), found)
 
 
 class Watched:

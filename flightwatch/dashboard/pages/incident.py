@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo
 
-from dash import Dash, Input, Output, html
+from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.errors import NotFound
@@ -43,6 +43,7 @@ def layout(view: View, services: Services) -> Any:
     return html.Div(
         [
             html.Div(html.Div(id="incident-head"), className="fw-title"),
+            dcc.Store(id="incident-seen"),
             html.Div(id="incident-acts"),
             html.Div(
                 [
@@ -96,10 +97,16 @@ def register(app: Dash, services: Services) -> None:
     def facts_of(one: Incident) -> Facts:
         return remembered.get((one.id, one.revision), lambda: reads.facts.read(one), 15.0)
 
-    @app.callback(Output("incident-head", "children"), Input("view", "data"), Input("beat", "data"))
-    @safely(1, 0)
-    def head(data: Any, _: Any) -> Any:
-        return _head(reads.get(View.of(data).captured.get("id", "")), SystemClock().now_ms())
+    @app.callback(
+        Output("incident-head", "children"), Output("incident-seen", "data"), Input("view", "data"),
+        Input("beat", "data"), State("incident-seen", "data"),
+    )  # fmt: skip
+    @safely(2, 0)
+    def head(data: Any, _: Any, seen: Any) -> tuple[Any, Any]:
+        one = reads.get(View.of(data).captured.get("id", ""))
+        actions = reads.actions.page(incident=one.id, limit=20)
+        now = [one.id, one.state.value, *(f"{item.id}:{item.state}" for item in actions)]
+        return _head(one, SystemClock().now_ms()), no_update if now == seen else now
 
     @app.callback(
         Output("incident-summary", "children"), Input("view", "data"), Input("beat", "data"),
@@ -117,14 +124,10 @@ def register(app: Dash, services: Services) -> None:
         return [html.P(text.lead, className="fw-lead", **{"data-raw": "1"}), html.Dl(pairs, className="fw-pairs")]
 
     # The forms change only with the incident: a refresh must not take away what somebody is typing.
-    @app.callback(
-        Output("incident-acts", "children"),
-        Input("view", "data"),
-        Input("incident-head", "children"),
-    )
+    @app.callback(Output("incident-acts", "children"), Input("incident-seen", "data"), prevent_initial_call=True)
     @safely(1, 0)
-    def forms(data: Any, _: Any) -> Any:
-        one = reads.get(View.of(data).captured.get("id", ""))
+    def forms(seen: Any) -> Any:
+        one = reads.get(str(seen[0]) if isinstance(seen, list) and seen else "")
         known_actions = reads.actions.page(incident=one.id, limit=20)
         return act_bar(one, facts_of(one), known_actions)
 

@@ -28,6 +28,7 @@ from tests.dashboard.page_kit import (
     NODE,
     Served,
     Watched,
+    add_incidents,
     add_profile,
     set_cookies,
     status_of,
@@ -86,6 +87,7 @@ def served(page_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("console")
     control = open_control(f"sqlite:///{folder / 'control.sqlite'}", ControlSettings())
     profile = add_profile(control, folder)
+    add_incidents(control)
     bound = bind_port("127.0.0.1", 23_500, trust_network=False)
     app = create_app(Services(page_store, status_of(page_store), lambda: None, control), loopback_only=True)
     server = HttpServer("console", app, bound)

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from flightwatch.dashboard.i18n import LANGUAGES
 from flightwatch.pipeline.control.audit import AuditLog
 from flightwatch.pipeline.profiles.records import Profiles
-from tests.dashboard.page_kit import CHROMIUM, JOB, NODE, Served, Watched, set_cookies
+from tests.dashboard.page_kit import CHROMIUM, INCIDENT, JOB, NODE, Served, Watched, set_cookies
 
 pytestmark = [
     pytest.mark.browser,
@@ -30,6 +30,9 @@ PAGES = {
     f"/ranks?job={JOB}": "#ranks-heat[data-draw-ms]",
     f"/profiler?job={JOB}": "#profiler-suggested .fw-chip",
     f"/sql?query={QUERY}": "#sql-grid .ag-center-cols-container .ag-row",
+    "/incidents": "#incidents-grid .ag-center-cols-container a",
+    f"/incidents/{INCIDENT}": "#incident-evidence .scatterlayer .trace",
+    "/admin": "#admin-detectors table",
     "/setup": ".fw-step.done",
 }
 IDS = [path.partition("?")[0] for path in PAGES]
