@@ -37,12 +37,17 @@ def window_sql(table: str, columns: Iterable[str], shards: int = 1) -> str:
     )
     if shards == 1:
         return text
-    mine = f"cityHash64(assumeNotNull(job)) % {int(shards)} = {{shard:UInt32}}"
+    mine = jobs_of_shard("{shard:UInt32}", shards)
     if TABLES[table].lane in (Lane.OPS, Lane.SCALARS) or table in _OF_JOBS:
         return f"{text} AND {mine}"
     if table in _OF_ALL:
         return text
     return f"{text} AND (node = '' OR node IN (SELECT node FROM {DATABASE}.placements WHERE {mine}))"
+
+
+def jobs_of_shard(shard: int | str, shards: int) -> str:
+    """Return the condition that tells which rows' jobs fall into a shard; `shard` is a number or a placeholder."""
+    return "true" if shards == 1 else f"cityHash64(assumeNotNull(job)) % {int(shards)} = {shard}"
 
 
 def arrival_sql(table: str) -> str:
