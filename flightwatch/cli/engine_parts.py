@@ -69,3 +69,11 @@ def _actions(settings: Loaded, common: CommonSettings, control: Control, store: 
     actuators = actuators_of(wanted, Outgoing(settings.section(OutgoingSettings), clock), clock)
     records = ActionRecords(control, common.cluster)
     return Actions(records, IncidentRecords(control), store, actuators, wanted, clock, common.cluster)
+
+
+def engine_state(worker: str, service: IncidentService) -> str:
+    """Return how the engine does for `flightwatch status`: the state of its thread, and what fails beside it."""
+    if worker != "running":
+        return worker
+    failing = [f"{name}: {one.error}" for name, one in service.follower_states.items() if one.error]
+    return f"running, but {'; '.join(failing)}" if failing else worker

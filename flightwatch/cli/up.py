@@ -16,7 +16,7 @@ from flightwatch.cli.demo_cluster import DemoCluster
 from flightwatch.cli.demo_inbox import DemoInbox
 from flightwatch.cli.demo_job import DemoJob
 from flightwatch.cli.detection_parts import detection_loop
-from flightwatch.cli.engine_parts import incident_service
+from flightwatch.cli.engine_parts import engine_state, incident_service
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
 from flightwatch.cli.profile_worker import keys_of_agent, profile_worker
@@ -149,7 +149,7 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
 
     def components() -> dict[str, str]:
         states = {"ingest": worker.state, "detect": detect.state, "profiles": profiles.state}
-        states["incidents"] = incidents.state
+        states["incidents"] = engine_state(incidents.state, service)
         return states if arguments.no_agent else states | {"agent": agent.state}
 
     probe = StatusProbe(
