@@ -6,7 +6,9 @@ import argparse
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from flightwatch.cli.agent import receiver_settings
@@ -36,6 +38,7 @@ from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
+from flightwatch.incidents.channels import Channel
 from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
 from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.bus.connect import open_bus
@@ -102,6 +105,77 @@ def run(arguments: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
+@dataclass
+class _Base:
+    """What every part stands on."""
+
+    settings: Loaded
+    common: CommonSettings
+    clock: SystemClock
+    bus: Bus
+    control: Control
+    store: Store
+
+
+class _Parts:
+    """The parts that run in this process, made and not started, and what they say of themselves."""
+
+    def __init__(self, base: _Base, inbox: Sequence[Channel], arguments: argparse.Namespace) -> None:
+        settings, common, clock = base.settings, base.common, base.clock
+        bus, control, store = base.bus, base.control, base.store
+        self._base, self._inbox = base, inbox
+        wanted = settings.section(IngestSettings)
+        signatures = SignatureCheck(control.agent_keys.valid, clock=clock, required=wanted.require_signatures)
+        self._ingest = Ingest(
+            bus, store, wanted, clock, cluster=common.cluster, node=common.node_name, verify=signatures,
+            on_rows=lambda rows: detection.notice(rows),
+        )  # fmt: skip
+        key = server_key(Path(common.data_dir))
+        detection = detection_loop(
+            settings, common, bus, store, control, key, clock, lambda: self.probe()["lag_seconds"]
+        )
+        self._service = incident_service(settings, common, bus, control, store, clock, signatures, inbox)
+        self.workers = (
+            Worker("ingest", self._ingest.run),
+            Worker("detect", detection.run, detection.wake.set),
+            profile_worker(settings, common, key, bus, control, store, signatures),
+            Worker("incidents", self._service.run),
+        )
+        agent_keys = keys_of_agent(settings.section(AgentSettings).control_keys, key)
+        given = ["--config", arguments.config] if arguments.config else []
+        self.agent = None if arguments.no_agent else AgentProcess(given, child_environment(common) | agent_keys)
+        self.probe = StatusProbe(
+            bus, store, clock, cluster=common.cluster, folder=Path(common.data_dir), components=self.components,
+            bus_settings=settings.section(BusSettings),
+            ingest_error=lambda: self._ingest.metrics.snapshot().last_error,
+        )  # fmt: skip
+
+    def components(self) -> dict[str, str]:
+        """Return each part's state."""
+        states = {worker.name: worker.state for worker in self.workers}
+        states["incidents"] = engine_state(states["incidents"], self._service)
+        return states if self.agent is None else states | {"agent": self.agent.state}
+
+    def missing(self) -> str | None:
+        """Return why nothing can be served, None when it can."""
+        ingest = self.workers[0]
+        if ingest.state != "running":
+            return f"ingest is {ingest.state}"
+        return None if self.probe()["lag_seconds"] is not None else "the bus does not answer"
+
+    def services(self, *, loopback_only: bool) -> Services:
+        """Return what the console and the API are given."""
+        base, settings = self._base, self._base.settings
+        publisher = FindingPublisher(base.bus, base.clock, base.common.cluster, base.common.node_name)
+        return Services(
+            base.store, self.probe, self.missing, base.control,
+            AccessControl(settings.section(AccessSettings), base.control, loopback_only=loopback_only),
+            channels=channels_of(settings, base.clock) | {one.name: one for one in self._inbox},
+            profile_limits=settings.section(ProfilesSettings),
+            outgoing=Outgoing(settings.section(OutgoingSettings)), publish_findings=publisher.publish,
+        )  # fmt: skip
+
+
 def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments: argparse.Namespace) -> str:
     """Start all parts in order; `stack` stops them in reverse. Return the console's URL."""
     clock = SystemClock()
@@ -116,79 +190,28 @@ def _start(stack: ExitStack, settings: Loaded, common: CommonSettings, arguments
         trust_network=console.trust_network, login=settings.section(AccessSettings).login_required,
     )  # fmt: skip
     stack.callback(bound.close)
-
-    bus, control, store = _open(stack, settings, common, clock)
-    ingest_settings = settings.section(IngestSettings)
-    signatures = SignatureCheck(control.agent_keys.valid, clock=clock, required=ingest_settings.require_signatures)
-    ingest = Ingest(
-        bus,
-        store,
-        ingest_settings,
-        clock,
-        cluster=common.cluster,
-        node=common.node_name,
-        verify=signatures,
-        on_rows=lambda rows: detection.notice(rows),
-    )
-    worker = Worker("ingest", ingest.run)
-    key = server_key(data_dir)
-    detection = detection_loop(settings, common, bus, store, control, key, clock, lambda: probe()["lag_seconds"])
-    detect = Worker("detect", detection.run, detection.wake.set)
-    profiles = profile_worker(settings, common, key, bus, control, store, signatures)
-    channels = []
+    base = _Base(settings, common, clock, *_open(stack, settings, common, clock))
+    inbox = []
     if arguments.demo:
-        inbox = DemoInbox()
-        channels.append(inbox.start(clock))
-        stack.callback(inbox.stop)
-    service = incident_service(settings, common, bus, control, store, clock, signatures, channels)
-    incidents = Worker("incidents", service.run)
-    agent_keys = keys_of_agent(settings.section(AgentSettings).control_keys, key)
-    agent = AgentProcess(
-        ["--config", arguments.config] if arguments.config else [], child_environment(common) | agent_keys
-    )
-
-    def components() -> dict[str, str]:
-        states = {"ingest": worker.state, "detect": detect.state, "profiles": profiles.state}
-        states["incidents"] = engine_state(incidents.state, service)
-        return states if arguments.no_agent else states | {"agent": agent.state}
-
-    probe = StatusProbe(
-        bus, store, clock, cluster=common.cluster, folder=data_dir, components=components,
-        bus_settings=settings.section(BusSettings), ingest_error=lambda: ingest.metrics.snapshot().last_error,
-    )  # fmt: skip
-
-    def missing() -> str | None:
-        if worker.state != "running":
-            return f"ingest is {worker.state}"
-        return None if probe()["lag_seconds"] is not None else "the bus does not answer"
-
-    access = AccessControl(settings.section(AccessSettings), control, loopback_only=is_loopback(console.host))
-    services = Services(
-        store,
-        probe,
-        missing,
-        control,
-        access,
-        channels=channels_of(settings, clock) | {one.name: one for one in channels},
-        profile_limits=settings.section(ProfilesSettings),
-        outgoing=Outgoing(settings.section(OutgoingSettings)),
-        publish_findings=FindingPublisher(bus, clock, common.cluster, common.node_name).publish,
-    )
-    for part in (worker, detect, profiles, incidents):
+        receiver = DemoInbox()
+        inbox.append(receiver.start(clock))
+        stack.callback(receiver.stop)
+    parts = _Parts(base, inbox, arguments)
+    services = parts.services(loopback_only=is_loopback(console.host))
+    for part in parts.workers:
         part.start()
         stack.callback(part.stop, DRAIN_SECONDS)
     local = HttpServer("local", create_local_app(services), bind_unix(data_dir / SOCKET_NAME))
     local.start()
     stack.callback(local.stop)
     stack.callback((data_dir / SOCKET_NAME).unlink, missing_ok=True)
-    http = HttpServer(
-        "console", create_app(services, loopback_only=is_loopback(console.host), base_path=console.base_path), bound
-    )
+    app = create_app(services, loopback_only=is_loopback(console.host), base_path=console.base_path)
+    http = HttpServer("console", app, bound)
     http.start()
     stack.callback(http.stop)
-    if not arguments.no_agent:
-        agent.start()
-        stack.callback(_drain, probe, agent)
+    if parts.agent is not None:
+        parts.agent.start()
+        stack.callback(_drain, parts.probe, parts.agent)
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
