@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import BrowserContext, Page, sync_playwright
+from playwright.sync_api import BrowserContext, Page, Request, sync_playwright
 
 from benchmarks.console.fleet import Console, console
 
@@ -94,8 +94,7 @@ def _pages(context: BrowserContext, served: Console) -> list[tuple[str, dict[str
     for name, path in paths.items():
         took: list[float] = []
         page = context.new_page()
-        requests: list[Any] = []
-        page.on("requestfinished", requests.append)
+        requests = _requests_of(page)
         for _ in range(4):
             page.goto(served.url + path)
             page.wait_for_load_state("networkidle")
@@ -105,12 +104,19 @@ def _pages(context: BrowserContext, served: Console) -> list[tuple[str, dict[str
             timing = request.timing
             took.append(timing["responseEnd"] - timing["requestStart"])
         if name == "fleet":
-            kept = [(request.url.partition("?")[0], request.post_data_json) for request in requests[-6:]]
+            kept = [(one.url.partition("?")[0], dict(one.post_data_json or {})) for one in requests[-6:]]
         page.close()
         everything += took
         print(f"{name:16} {len(took):3} callbacks, median {statistics.median(took):5.0f} ms, P95 {_p95(took):5.0f} ms")
     print(f"one user, all pages: {len(everything)} callbacks, P95 {_p95(everything):.0f} ms")
     return kept
+
+
+def _requests_of(page: Page) -> list[Request]:
+    """Return a list that fills with the page's finished requests."""
+    found: list[Request] = []
+    page.on("requestfinished", lambda request: found.append(request))
+    return found
 
 
 def _heap(context: BrowserContext, served: Console, seconds: float) -> None:
