@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.ndimage import maximum_filter1d
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
@@ -17,6 +18,8 @@ ERRORS = (
     "symbol_errors_total", "rcv_errors_total", "xmit_discards_total", "out_of_sequence_total", "packet_seq_err_total",
     "ack_timeout_total", "retransmits_total", "fec_uncorrected_total", "link_recovered_total",
 )  # fmt: skip
+#: Peers are compared with while at least this share of those heard in the cells before is heard.
+HEARD_SHARE, HEARD_CELLS = 0.5, 60
 CONGESTION = ("cnp_handled_total", "cnp_sent_total", "ecn_marked_total", "pfc_rx_pause_total", "xmit_wait_total")
 
 
@@ -134,15 +137,15 @@ class PortDetector:
         """Each counter apart: marks and ticks of waiting are no common unit."""
         limits, per_minute = self.thresholds, 60.0 / grid.interval_s
         on, off = cells(limits.hold_s, grid.interval_s, 2), cells(limits.clear_s, grid.interval_s, 2)
-        counters = {name: np.nan_to_num(grown) for name in CONGESTION if (grown := grid.deltas(name)) is not None}
+        counters = {name: grown for name in CONGESTION if (grown := grid.deltas(name)) is not None}
         if not counters:
             return
         usual = {name: np.nan_to_num(sorted_median(grown))[:, None] for name, grown in counters.items()}
         z = {name: _against_peers(grown, traffic) for name, grown in counters.items()}
         hot = {
             name: (z[name] > limits.z)
-            & (grown > limits.congestion_times * np.maximum(usual[name], 1.0))
-            & (grown * per_minute >= 60 * limits.errors_per_minute)
+            & (np.nan_to_num(grown) > limits.congestion_times * np.maximum(usual[name], 1.0))
+            & (np.nan_to_num(grown) * per_minute >= 60 * limits.errors_per_minute)
             for name, grown in counters.items()
         }
         any_hot = np.logical_or.reduce(list(hot.values()))
@@ -158,14 +161,11 @@ class PortDetector:
             yield from self._say(grid, spell, FindingKind.RDMA, text, float(z[name][at]), Severity.P3, seen)
 
     def _sum(self, grid: Grid, names: tuple[str, ...]) -> tuple[FloatArray | None, list[str]]:
-        total: FloatArray | None = None
-        used = []
-        for name in names:
-            grown = grid.deltas(name)
-            if grown is not None:
-                used.append(name)
-                total = np.nan_to_num(grown) if total is None else total + np.nan_to_num(grown)
-        return total, used
+        parts = {name: grown for name in names if (grown := grid.deltas(name)) is not None}
+        if not parts:
+            return None, []
+        cube = np.stack(list(parts.values()))
+        return np.where(np.isnan(cube).all(axis=0), np.nan, np.nansum(cube, axis=0)), list(parts)
 
     def _traffic(self, grid: Grid) -> FloatArray | None:
         parts = [part for name in ("tx_bytes_total", "rx_bytes_total") if (part := grid.deltas(name)) is not None]
@@ -207,14 +207,18 @@ def _is_up(word: object) -> float:
 
 def _against_peers(counts_TD: FloatArray, traffic_TD: FloatArray | None) -> FloatArray:
     """Robust z of log rates (per traffic where that is known) against all ports at the same time."""
-    rate = np.nan_to_num(counts_TD)
+    rate = counts_TD
     if traffic_TD is not None:
         usual = np.maximum(np.nan_to_num(sorted_median(np.where(traffic_TD > 0, traffic_TD, np.nan))), 1.0)[:, None]
         # A port with little traffic is not forgiven more than tenfold: a broken one carries little.
         rate = rate / np.clip(traffic_TD / usual, 0.1, 10.0)
     value = np.log1p(rate)
     if value.shape[1] < 4:
-        first = np.median(value[: max(3, len(value) // 10)], axis=0)
-        return np.asarray((value - first) / robust_sigma(value - first, 0.3))
-    centred = value - np.median(value, axis=1, keepdims=True)
-    return np.asarray(centred / robust_sigma(centred, 0.3))
+        first = np.nan_to_num(sorted_median(value[: max(3, len(value) // 10)].T))
+        return np.asarray(np.nan_to_num((value - first) / robust_sigma(value - first, 0.3)))
+    centred = value - sorted_median(value)[:, None]
+    # While the rows of most ports are on their way, those that came first are no crowd to compare with.
+    heard = np.isfinite(value).sum(axis=1)
+    lately = maximum_filter1d(heard, HEARD_CELLS, origin=(HEARD_CELLS - 1) // 2, mode="nearest")
+    centred[heard < HEARD_SHARE * lately] = np.nan
+    return np.asarray(np.nan_to_num(centred / robust_sigma(centred, 0.3)))

@@ -83,13 +83,17 @@ class Grid:
         return dense
 
     def deltas(self, name: str) -> FloatArray | None:
-        """Return what a counter grew per cell, [T, D]: NaN before the second sample, at resets and when saturated."""
-        values = self.column(name, forward_cells=1)
-        if values is None:
+        """Return what a counter grew per cell, [T, D]: NaN before the second sample, without a sample, at resets.
+
+        The cell in which a silent target is heard again holds all that it counted meanwhile.
+        """
+        values, heard = self.column(name, forward_cells=1), self.column(name)
+        if values is None or heard is None:
             return None
         grown = np.full_like(values, np.nan)
         grown[1:] = np.diff(values, axis=0)
-        grown[grown < 0] = np.nan
+        # Not heard of is not zero: rows of some nodes come before those of others.
+        grown[(grown < 0) | np.isnan(heard)] = np.nan
         return grown
 
 

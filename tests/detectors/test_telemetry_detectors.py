@@ -218,3 +218,14 @@ def test_a_job_that_starts_or_ends_on_some_nodes_is_no_fault() -> None:
             counters = [name for name in early if str(name).endswith("_total")]
             joined[table] = pd.concat([early, late], ignore_index=True).drop(columns=counters)
         assert [one.summary for made in all_detectors() for one in made.score(joined)] == []
+
+
+def test_ports_whose_peers_have_not_arrived_yet_are_not_congested() -> None:
+    frames = frames_of(Fault("packet_loss", 5, start_step=200))
+    rows = frames["port_samples"]
+    late = BEGIN_MS - 600_000
+    arrived = rows[(rows["ts"] < late) | rows["node"].isin(["n0001", "n0003", "n0004", "n0009"])]
+    assert PortDetector().score({**frames, "port_samples": arrived[arrived["ts"] < BEGIN_MS]}) == []
+    # Where most have arrived, they are judged.
+    most = rows[~rows["node"].isin(["n0001", "n0003", "n0004"]) | (rows["ts"] < late)]
+    assert only(PortDetector().score({**frames, "port_samples": most})).node == "n0005"
