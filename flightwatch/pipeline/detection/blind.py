@@ -16,6 +16,8 @@ from flightwatch.detectors.contract import Finding
 
 #: Detectors that say something because rows are missing.
 JUDGE_ABSENCE = frozenset(("dead_node", "coverage"))
+#: What says that rows are missing is said when it was so for this long: rows of some nodes come before those of others.
+HOLD_SECONDS = 60.0
 NAME, VERSION = "pipeline", "1"
 SETTLE_SECONDS = 120.0
 
@@ -53,6 +55,11 @@ class BlindWatch:
         self._cluster, self._after_s, self._behind_s = cluster, blind_after_s, behind_s
         self._open: Finding | None = None
         self._began_ms: int | None = None
+
+    def take_over(self, finding: Finding) -> None:
+        """Take over the blindness that an earlier process left open: the next look says whether it is over."""
+        if self._open is None and finding.cluster == self._cluster:
+            self._open = finding
 
     def look(self, now_ms: int, received_ms: int | None) -> Sight:
         """Judge by the newest arrival (None: nothing ever arrived) and by the lag.

@@ -195,13 +195,14 @@ class DetectionLoop:
     ) -> tuple[list[Finding], dict[str, pd.DataFrame]]:
         detectors = [one for one in roster.running if track.shard.has(one)]
         judging = [one for one in detectors if not (sight.blind and one.name in JUDGE_ABSENCE)]
-        track.recover(self._store, news.until_ms, {one.name for one in detectors})
+        track.recover(self._store, news.until_ms, {one.name for one in detectors}, self._blind)
         frames = track.frames(self._store, needed_tables(judging), news.until_ms, self._settings)
         outcome = run_detectors(judging, frames)
         # What a detector that was switched off had stated is cleared in time.
         ran = ({one.name for one in judging} - set(outcome.failures)) | roster.off
         before_ms = track.before_ms if track.late_ms is None else min(track.before_ms, track.late_ms)
-        fresh = track.tracker.fresh(outcome.findings, ran, before_ms, news.until_ms)
+        stated = track.lasting(outcome.findings, self._clock.monotonic_s())
+        fresh = track.tracker.fresh(stated, ran, before_ms, news.until_ms)
         track.before_ms, track.late_ms, track.waits = news.until_ms, None, None
         done.until_ms = news.until_ms
         done.rows += sum(len(frame) for frame in frames.values())

@@ -13,7 +13,7 @@ from flightwatch.detectors.contract import Finding
 class _Open:
     detector: str
     mark: tuple[object, ...]
-    last: Finding | None
+    last: Finding
     seen_at_ms: int
     first_seen_at: int | None
 
@@ -26,15 +26,13 @@ class FindingTracker:
         self._open: dict[str, _Open] = {}
         self._closed: set[str] = set()
 
-    def remember(
-        self, id_: str, detector: str, mark: tuple[object, ...], now_ms: int, first_seen_at: int | None
-    ) -> None:
-        """Take over a finding that an earlier process left open."""
-        self._open[id_] = _Open(detector, mark, None, now_ms, first_seen_at)
+    def remember(self, last: Finding, now_ms: int, first_seen_at: int | None) -> None:
+        """Take over a finding that an earlier process left open, as that one stated it last."""
+        self._open[last.id] = _Open(last.detector, mark_of(last), last, now_ms, first_seen_at)
 
     def drop(self, column: str, value: str) -> None:
         """Forget, without a word, what was stated about a cluster or job that is erased."""
-        gone = [id_ for id_, one in self._open.items() if one.last is None or getattr(one.last, column) == value]
+        gone = [id_ for id_, one in self._open.items() if getattr(one.last, column) == value]
         for id_ in gone:
             del self._open[id_]
 
@@ -67,9 +65,8 @@ class FindingTracker:
             if id_ in history or one.detector not in ran or now_ms - one.seen_at_ms <= self._clear_after_ms:
                 continue
             del self._open[id_]
-            if one.last is not None:
-                text = f"{one.last.summary.rstrip('.')}: no longer stated."
-                new.append(replace(one.last, state=FindingState.CLEARED, detected_at=now_ms, summary=text))
+            text = f"{one.last.summary.rstrip('.')}: no longer stated."
+            new.append(replace(one.last, state=FindingState.CLEARED, detected_at=now_ms, summary=text))
         return new
 
     def _of_finding(self, id_: str, statements: list[Finding], before_ms: int, now_ms: int) -> list[Finding]:

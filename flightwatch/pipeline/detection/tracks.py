@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Finding
 from flightwatch.detectors.dense_steps import DenseFrames, DenseRun
 from flightwatch.pipeline.detection.arrivals import DAY_MS, News
+from flightwatch.pipeline.detection.blind import HOLD_SECONDS, BlindWatch
+from flightwatch.pipeline.detection.blind import NAME as BLIND
 from flightwatch.pipeline.detection.settings import DetectSettings
 from flightwatch.pipeline.detection.shards import Shard
 from flightwatch.pipeline.detection.step_matrix import StepMatrix
@@ -31,7 +37,7 @@ class Track:
     epoch: of the shard's lease; another one means that somebody else may have spoken meanwhile.
     tracker: open findings. before_ms: data time of the cycle before. unsent: findings the bus has not taken yet.
     waits: what has arrived since the last look, late_ms: how far back its rows reach. due_s: monotonic time from which
-    on this shard may look again.
+    on this shard may look again. missing_s: monotonic time since which it is stated that ranks are missing.
     """
 
     shard: Shard
@@ -44,8 +50,9 @@ class Track:
     late_ms: int | None = None
     due_s: float = float("-inf")
     steps: StepMatrix | None = None
+    missing_s: dict[str, float] = field(default_factory=dict)
 
-    def recover(self, store: Store, until_ms: int, names: set[str]) -> None:
+    def recover(self, store: Store, until_ms: int, names: set[str], blind: BlindWatch) -> None:
         """Read from the store what earlier processes left open of this shard's detectors; does so once.
 
         Raises
@@ -55,16 +62,22 @@ class Track:
         if self.recovered:
             return
         since = {"since": moment(until_ms - 2 * DAY_MS), "mark": moment(0)}
-        for row in store.rows(open_findings_sql(), since):
-            if row["last_detector"] not in names:
-                continue
-            mark = (row["last_class"], tuple(row["last_targets"]), row["last_severity"])
-            onset = None if row["onset"] is None else _millis(row["onset"])
-            self.tracker.remember(str(row["id"]), str(row["last_detector"]), mark, until_ms, onset)
+        mine = jobs_of_shard(self.shard.number, self.shard.of)
+        for row in store.rows(open_findings_sql(mine), since):
+            if row["detector"] in names:
+                self.tracker.remember(finding_of(row), until_ms, _millis_or_none(row["onset"]))
+            elif row["detector"] == BLIND and self.shard.fleet:
+                blind.take_over(finding_of(row))
         for row in store.rows(arrival_sql("findings"), since):
             # What ended before the last statement of an earlier process has been said.
             self.before_ms = max(self.before_ms, _millis(row["last_ts"]))
         self.recovered = True
+
+    def lasting(self, findings: Sequence[Finding], now_s: float) -> list[Finding]:
+        """Leave out that ranks are missing until it was stated for `HOLD_SECONDS`; `now_s` is monotonic."""
+        stated = {one.id for one in findings if one.kind == FindingKind.COVERAGE}
+        self.missing_s = {id_: self.missing_s.get(id_, now_s) for id_ in stated}
+        return [one for one in findings if now_s - self.missing_s.get(one.id, float("-inf")) >= HOLD_SECONDS]
 
     def frames(
         self, store: Store, needed: dict[str, set[str]], until_ms: int, settings: DetectSettings
@@ -116,6 +129,23 @@ def step_times(runs: list[DenseRun]) -> pd.DataFrame:
     joined = pd.concat(parts, ignore_index=True)
     known: pd.DataFrame = joined[np.isfinite(joined["ts"].to_numpy())]
     return known
+
+
+def finding_of(row: Mapping[str, Any]) -> Finding:
+    """Return the finding that a row of the findings table tells."""
+    given = {field.name: row[field.name] for field in fields(Finding) if field.name in row}
+    given |= {
+        "kind": FindingKind(row["kind"]), "scope": FindingScope(row["scope"]), "severity": Severity(row["severity"]),
+        "state": FindingState(row["state"]), "class_": row["class"], "node": row["node"] or None,
+        "targets": tuple(row["targets"]), "blames_hardware": bool(row["blames_hardware"]),
+        "evidence": json.loads(row["evidence"] or "{}"), "detected_at": _millis(row["detected_at"]),
+        "first_seen_at": _millis_or_none(row["first_seen_at"]),
+    }  # fmt: skip
+    return Finding(**given)
+
+
+def _millis_or_none(value: object) -> int | None:
+    return None if value is None or pd.isna(value) else _millis(value)  # type: ignore[call-overload]
 
 
 def _millis(value: object) -> int:

@@ -64,11 +64,13 @@ def arrival_sql(table: str) -> str:
     )
 
 
-def open_findings_sql() -> str:
-    """The last statement of each finding that is not cleared; placeholder since."""
+def open_findings_sql(of_jobs: str = "true") -> str:
+    """The last statement of each finding that is not cleared, and its earliest onset; placeholder since.
+
+    `of_jobs` tells whose: see `jobs_of_shard`.
+    """
     return (
-        "SELECT id, argMax(detector, ts) AS last_detector, argMax(state, ts) AS last_state, "
-        "argMax(severity, ts) AS last_severity, argMax(class, ts) AS last_class, "
-        "argMax(targets, ts) AS last_targets, min(first_seen_at) AS onset "
-        f"FROM {DATABASE}.findings WHERE ts > {{since:DateTime64(3, 'UTC')}} GROUP BY id HAVING last_state != 'cleared'"
+        "SELECT * FROM (SELECT *, min(first_seen_at) OVER (PARTITION BY id) AS onset "
+        f"FROM {DATABASE}.findings WHERE ts > {{since:DateTime64(3, 'UTC')}} AND (isNull(job) OR {of_jobs}) "
+        "ORDER BY ts DESC, received_at DESC, src_offset DESC LIMIT 1 BY id) WHERE state != 'cleared'"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 
 from flightwatch.core.clock import ManualClock, SystemClock
 from flightwatch.core.errors import TransientError
-from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
+from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Detector, Finding, Frames, Needs
 from flightwatch.detectors.nonfinite import NonfiniteDetector
 from flightwatch.pipeline.control.database import Control, open_control
@@ -230,3 +231,53 @@ def test_values_of_ranks_reach_their_detectors(empty: Store) -> None:
     loop, _ = loop_of(empty, said, [NonfiniteDetector()])
     assert loop.cycle().rows >= 200
     assert [(one.kind, one.rank) for one in said] == [(FindingKind.NONFINITE, 1)]
+
+
+def test_what_an_earlier_process_left_open_is_cleared_when_it_is_over(empty: Store) -> None:
+    said: list[Finding] = []
+    blind = Finding("pipeline", "1", FindingKind.BLIND, FindingScope.PIPELINE, "blind", 1.0, Severity.P2,
+                    NOW_MS - 900_000, cluster="c")  # fmt: skip
+    other = Finding("hot", "1", FindingKind.OVERHEAT, FindingScope.NODE, "b was hot", 1.0, Severity.P3,
+                    NOW_MS - 900_000, cluster="c", node="b")  # fmt: skip
+    over = replace(other, node="x", id="", state=FindingState.CLEARED)
+    mine = Finding("hot", "1", FindingKind.OVERHEAT, FindingScope.NODE, "a is hot", 2.0, Severity.P3, NOW_MS - 900_000,
+                   cluster="c", node="a", targets=("a",), first_seen_at=NOW_MS - 950_000, evidence={"kelvin": 5.0},
+                   state=FindingState.CHANGED)  # fmt: skip
+    left = [one.to_row() | {"received_at": one.detected_at} for one in (mine, other, over, blind)]
+    insert_frame(empty, "findings", pd.DataFrame(left).astype(object), "left open")
+    settings = DetectSettings(history_seconds=600, fleet_seconds=0, clear_after_seconds=60)
+    loop, clock = loop_of(empty, said, [Hot()], settings=settings, cluster="c")
+    sample(empty, "a", 50.0, 5)
+    sample(empty, "b", 95.0, 5)
+    loop.cycle()
+    clock.advance(61)
+    sample(empty, "a", 50.0, -61)
+    sample(empty, "b", 95.0, -61)
+    loop.cycle()
+    told = {(one.kind, one.node, one.state) for one in said}
+    # What goes on (b) was said by the earlier process.
+    over_now = FindingState.CLEARED
+    assert told == {(FindingKind.OVERHEAT, "a", over_now), (FindingKind.BLIND, None, over_now)}
+    cleared = next(one for one in said if one.node == "a")
+    assert (cleared.id, cleared.first_seen_at, cleared.evidence) == (mine.id, mine.first_seen_at, {"kelvin": 5.0})
+
+
+class Missing:
+    """States at every look that ranks are missing."""
+
+    name, version = "missing", "1"
+    needs = Needs({"device_samples": ("ts", "node")}, seconds=600)
+
+    def score(self, frames: Frames) -> list[Finding]:
+        return [Finding("missing", "1", FindingKind.COVERAGE, FindingScope.JOB, "3 of 4 ranks report", 1.0,
+                        Severity.INFO, NOW_MS, job="j")]  # fmt: skip
+
+
+def test_missing_ranks_are_said_when_they_stay_missing(empty: Store) -> None:
+    said: list[Finding] = []
+    loop, clock = loop_of(empty, said, [Missing()])
+    for seconds in (0, 30, 61):
+        clock.advance(seconds - (clock.now_ms() - NOW_MS) / 1000)
+        sample(empty, "a", 50.0, -seconds)
+        loop.cycle()
+        assert len(said) == (seconds > 60)
