@@ -52,7 +52,8 @@ def main() -> None:
     flightwatch.attach(work=lambda: {"tokens": 16.0 * 8})
     blocks = [Block(0.0) for _ in range(3)]
     model = nn.parallel.DistributedDataParallel(nn.Sequential(*blocks, nn.Linear(WIDTH, WIDTH)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    # Slow enough that the gradient norm falls calmly as long as a demo runs.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     generator = torch.Generator().manual_seed(rank)
     for step in itertools.count():
         if rank == SLOW_RANK and step == EQUAL_STEPS:
