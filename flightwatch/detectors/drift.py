@@ -35,7 +35,9 @@ from flightwatch.detectors.grouped import (
     TrailingMeans,
     block_medians,
     keep_lasting,
+    quiet_scatter,
     running_total,
+    small_group_factor,
     sorted_median,
     trailing_mean,
 )
@@ -50,6 +52,9 @@ COMMON_QUANTILE, COMMON_BIAS = 0.25, 0.6745
 LEVEL_EAGER = 12
 #: Blocks over which a settled baseline moves.
 BASELINE_MEMORY = 120
+#: In groups smaller than this, the scatter about what is common is believed up to so many times the quiet ranks'
+#: scatter: what is common is estimated with it, so among few one too large would feed itself until faults drown in it.
+SMALL_GROUP, SMALL_GROUP_SCATTER = 8, 2.0
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,9 @@ def _follow(
     base = np.full(ranks, np.nan, dtype=blocks_TR.dtype)
     scatter_R = np.full(ranks, limits.floor, dtype=np.float64)
     seen, recent = np.zeros(ranks, dtype=np.int64), np.zeros(ranks)
-    bias = _small_group_factor(groups) * MAD_TO_SIGMA
+    bias = small_group_factor(groups) * MAD_TO_SIGMA
+    small = bool(groups.size_G.min(initial=SMALL_GROUP) < SMALL_GROUP)
+    bound_R = np.full(ranks, np.nan)
     for t in range(blocks):
         now = blocks_TR[t]
         fresh = np.isfinite(now)
@@ -211,8 +218,12 @@ def _follow(
             magnitude = np.abs(deviation)
             group_scatter = groups.to_ranks(groups.medians(magnitude) * bias)
             around = np.where(suspect, np.abs(deviation - own[t - 1]) / np.float32(np.sqrt(2)), magnitude)
-            target = np.fmax(group_scatter, np.minimum(around, 3 * low))
             rate = np.where(seen <= limits.baseline_blocks, 1 / np.maximum(seen, 1), 1 / 60)
+            if small:
+                widest = groups.to_ranks(SMALL_GROUP_SCATTER * bias * quiet_scatter(change, suspect, groups))
+                bound_R = np.where(np.isfinite(bound_R), bound_R, widest)
+                bound_R += np.where(np.isfinite(widest), rate * (widest - bound_R), 0.0)
+            target = np.fmax(np.fmin(group_scatter, bound_R), np.minimum(around, 3 * low))
             scatter_R += np.where(known & np.isfinite(target), rate * (target - scatter_R), 0.0)
         learned += fresh & ~suspect
         if t < limits.baseline_blocks:
@@ -223,12 +234,6 @@ def _follow(
             step[suspect] = 0.0
             base = np.where(np.isfinite(base), base + step, now).astype(blocks_TR.dtype)
     return own, sigma, bases, commons, learned_TR
-
-
-def _small_group_factor(groups: Groups) -> FloatArray:
-    """Make up for the median of a few members lying close to some of them."""
-    size = np.maximum(groups.size_G, 2).astype(float)
-    return np.asarray(size / np.maximum(size - 0.8, 1.0))
 
 
 def _inflation(own_TR: FloatArray, sigma_TR: FloatArray, width: int = 8) -> float:
@@ -355,7 +360,7 @@ def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[Flo
     freedom per rank."""
     large = groups.size_G >= MINIMUM_PEERS
     in_large = groups.members_of(large)
-    bias = _small_group_factor(groups)
+    bias = small_group_factor(groups)
     own = groups.medians(np.abs(level_TR)) * bias * MAD_TO_SIGMA
     pooled = sorted_median(np.abs(level_TR[:, in_large])) * MAD_TO_SIGMA
     weight = groups.size_G / (groups.size_G + 16.0)

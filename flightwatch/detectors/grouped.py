@@ -103,6 +103,23 @@ class Groups:
         return np.asarray(values_xG[..., self.of_rank_R])
 
 
+def quiet_scatter(values_R: FloatArray, suspect_R: BoolArray, groups: Groups) -> FloatArray:
+    """Return the median distance of each group's unsuspected members from their median, [G].
+
+    NaN where fewer than three are left, or fewer than all of a group of two.
+    """
+    spread_GN = groups.spread_out(np.where(suspect_R, np.nan, values_R))
+    distance = sorted_median(np.abs(spread_GN - sorted_median(spread_GN)[:, None]))
+    enough = np.isfinite(spread_GN).sum(axis=1) >= np.minimum(groups.size_G, 3)
+    return np.asarray(np.where(enough, distance, np.nan))
+
+
+def small_group_factor(groups: Groups) -> FloatArray:
+    """Make up for the median of a few members lying close to some of them."""
+    size = np.maximum(groups.size_G, 2).astype(float)
+    return np.asarray(size / np.maximum(size - 0.8, 1.0))
+
+
 def block_medians(values_SR: FloatArray, block: int = 5) -> FloatArray:
     """Return the median over consecutive blocks of five steps, [T, R].
 

@@ -215,3 +215,11 @@ def test_a_replica_with_longer_data_is_no_hardware(first_step: int) -> None:
     found = SlowDetector().score(frames)
     assert found
     assert {(one.kind, one.class_, one.blames_hardware) for one in found} == {(FindingKind.IMBALANCE, "data", False)}
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_a_slow_rank_among_few_noisy_ones_stays_slow(ranks: int) -> None:
+    job = Job(dp=ranks, step_ms=10, noise=0.25)
+    cluster = Cluster(nodes=1, devices_per_node=ranks)
+    said = score(Fault("slow_gpu", 0, 1, start_step=250, severity=2.5), job=job, cluster=cluster, steps=4000)
+    assert [(one.rank, one.state) for one in said] == [(1, FindingState.RAISED)]
