@@ -37,6 +37,11 @@ def test_blocks_are_sorted_and_what_is_unknown_stands_last() -> None:
     assert numbers(found.payload["devices"], "<u2") == [0, 1, 0, 1, 0, 1, HOST]
 
 
+def test_blocks_are_numbered_as_people_count() -> None:
+    found = fleet_view.arrange(roster(["r10", "r9", "r100"]), "rack", "?")
+    assert found.payload["groups"] == ["r9", "r10", "r100", "?"]
+
+
 def test_the_key_changes_with_the_fleet_and_its_order_alone() -> None:
     same = fleet_view.arrange(roster(["a", "b"]), "rack", "?").payload["key"]
     assert fleet_view.arrange(roster(["a", "b"]), "rack", "?").payload["key"] == same

@@ -11,6 +11,10 @@
   const LABEL_PX = 15;
   const GAP_PX = 10;
   const MOST_COLUMNS = 32;
+  /* With more blocks than this, names show only when the map is zoomed; with more devices, the map may be taller. */
+  const NAMED_BLOCKS = 300;
+  const TALL_DEVICES = 20000;
+  const TALL_PX = 860;
 
   /* Unpack a layout: for each device its node, for each node its first device and place in its block. */
   function unfold(layout) {
@@ -38,26 +42,30 @@
     let y = 0;
     let line = 0;
     const perRow = Math.max(1, Math.floor(width / cell));
+    const named = fleet.groups.length <= NAMED_BLOCKS;
+    const gap = named ? GAP_PX : 3;
+    const label = named ? LABEL_PX : 3;
+    fleet.label = label;
     for (const group of fleet.groups) {
       const columns = Math.min(group.nodes, perRow, fleet.groups.length === 1 ? perRow : MOST_COLUMNS);
       const bands = Math.ceil(group.nodes / columns);
       /* Room for the name, where the block is narrower. */
-      const wide = Math.max(columns * cell, Math.min(66, group.name.length * 6.3) - GAP_PX);
-      const high = LABEL_PX + bands * (group.rows * cell) + (bands - 1) * 3;
-      if (x && x + wide > width) { x = 0; y += line + GAP_PX; line = 0; }
+      const wide = Math.max(columns * cell, named ? Math.min(66, group.name.length * 6.3) - gap : 0);
+      const high = label + bands * (group.rows * cell) + (bands - 1) * 3;
+      if (x && x + wide > width) { x = 0; y += line + gap; line = 0; }
       if (write) {
         Object.assign(group, { x, y, wide, high });
         for (let i = 0; i < group.nodes; i++) {
           const n = group.node + i;
           const left = x + (i % columns) * cell;
-          const top = y + LABEL_PX + Math.floor(i / columns) * (group.rows * cell + 3);
+          const top = y + label + Math.floor(i / columns) * (group.rows * cell + 3);
           for (let d = fleet.first[n]; d < fleet.first[n + 1]; d++) {
             fleet.x[d] = left;
             fleet.y[d] = top + (d - fleet.first[n]) * cell;
           }
         }
       }
-      x += wide + GAP_PX;
+      x += wide + gap;
       line = Math.max(line, high);
     }
     return y + line;
@@ -66,7 +74,7 @@
   /* The largest cell with which the fleet fits. */
   function place(fleet, width, height) {
     let cell = 20;
-    while (cell > 2 && flow(fleet, cell, width, false) > height) cell -= cell > 6 ? 1 : 0.5;
+    while (cell > 1 && flow(fleet, cell, width, false) > height) cell -= cell > 6 ? 1 : 0.5;
     fleet.cell = cell;
     fleet.used = flow(fleet, cell, width, true);
   }
@@ -125,28 +133,28 @@
 
   function frames(context, state, size, inner) {
     const { fleet, sorted, camera } = state;
-    const ink = D.ink("frame");
-    const stale = D.ink("panel");
-    context.lineWidth = Math.min(2, Math.max(1, size / 6));
-    for (let d = 0; d < sorted.flags.length; d++) {
-      const flag = sorted.flags[d];
-      if (!flag) continue;
-      const left = fleet.x[d] * camera.k + camera.x;
-      const top = fleet.y[d] * camera.k + camera.y;
-      if (flag & 2) {
-        /* Old value: a hole in the cell. */
-        context.fillStyle = stale;
+    const { flags } = sorted;
+    /* Old value: a hole in the cell, where a cell is large enough to have one. */
+    if (size >= 4) {
+      context.fillStyle = D.ink("panel");
+      for (let d = 0; d < flags.length; d++) {
+        if (!(flags[d] & 2)) continue;
+        const left = fleet.x[d] * camera.k + camera.x;
+        const top = fleet.y[d] * camera.k + camera.y;
         context.fillRect(left + inner * 0.25, top + inner * 0.25, inner * 0.5, inner * 0.5);
       }
-      if (flag & 1) {
-        context.strokeStyle = ink;
-        context.strokeRect(left - 0.5, top - 0.5, inner + 1, inner + 1);
-      }
+    }
+    context.strokeStyle = D.ink("frame");
+    context.lineWidth = Math.min(2, Math.max(1, size / 6));
+    for (let d = 0; d < flags.length; d++) {
+      if (!(flags[d] & 1)) continue;
+      context.strokeRect(fleet.x[d] * camera.k + camera.x - 0.5, fleet.y[d] * camera.k + camera.y - 0.5, inner + 1, inner + 1);
     }
   }
 
   function labels(context, state) {
     const { fleet, camera } = state;
+    if (fleet.label * camera.k < 11) return;
     context.fillStyle = D.ink("dim");
     context.font = "11px " + getComputedStyle(document.body).fontFamily;
     context.textBaseline = "alphabetic";
@@ -156,7 +164,7 @@
       let shown = group.name;
       const letters = Math.max(2, Math.floor(room / 6.2));
       if (shown.length > letters) shown = room < 40 ? shown.slice(-letters) : shown.slice(0, letters - 1) + "…";
-      const top = (group.y + LABEL_PX) * camera.k + camera.y - 4;
+      const top = (group.y + fleet.label) * camera.k + camera.y - 3;
       context.fillText(shown, group.x * camera.k + camera.x, top);
     }
   }
@@ -211,11 +219,12 @@
       const width = box.current.clientWidth;
       if (!width) return;
       if (state.placed !== width + ":" + state.height) {
-        place(state.fleet, width, state.height);
+        state.room = state.fleet.devices.length > TALL_DEVICES ? Math.max(TALL_PX, state.height) : state.height;
+        place(state.fleet, width, state.room);
         state.placed = width + ":" + state.height;
       }
       const started = performance.now();
-      const high = Math.max(60, Math.min(state.height, state.fleet.used + 6));
+      const high = Math.max(60, Math.min(state.room, state.fleet.used + 6));
       draw(D.prepare(canvas.current, width, high), state, width, high);
       const took = performance.now() - started;
       box.current.dataset.drawMs = took.toFixed(2);

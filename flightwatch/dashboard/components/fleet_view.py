@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,7 +88,7 @@ def arrange(roster: Roster, place: str, unknown: str) -> Arrangement:
     )
     # What is unknown stands last.
     rank = np.argsort(
-        np.argsort(np.array([(name == unknown, name) for name in names], dtype=[("u", bool), ("n", "U200")]))
+        np.argsort(np.array([(name == unknown, _natural(name)) for name in names], dtype=[("u", bool), ("n", "U200")]))
     )
     # The roster is sorted by node and device, so a stable sort by block keeps that.
     order = np.argsort(rank[group_of], kind="stable") if len(groups) else np.array([], dtype=np.int64)
@@ -109,6 +110,11 @@ def arrange(roster: Roster, place: str, unknown: str) -> Arrangement:
     }
     cohorts, cohort_of = np.unique(np.array(roster.cohort, dtype=str), return_inverse=True)
     return Arrangement(order, payload, cohort_of[order] if len(cohorts) else np.array([], dtype=np.int64))
+
+
+def _natural(name: str) -> str:
+    """Return a key by which r9 stands before r10."""
+    return re.sub(r"\d+", lambda number: number[0].zfill(9), name)
 
 
 @dataclass(frozen=True)
