@@ -20,6 +20,7 @@ from flightwatch.dashboard.components.text import age_text, amount_text, bytes_t
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.pages import node_series
+from flightwatch.dashboard.pages.node_series import node_of
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.store import page_reads, reads_node
 from flightwatch.pipeline.store.client import Store
@@ -100,7 +101,7 @@ def register(app: Dash, services: Services) -> None:
     @safely(3, 2)
     def now(data: Any, _: Any) -> tuple[Any, Any, Any]:
         view = View.of(data)
-        name = view.captured.get("name", "")
+        name = node_of(store, view)
         found = remembered.get(("devices", name), lambda: reads_node.devices(store, name))
         facts = remembered.get(("facts", name), lambda: reads_node.facts(store, name, SystemClock().now_ms()), 30.0)
         return _facts(facts), _chips(view, found), _devices(found)
@@ -158,7 +159,7 @@ def register(app: Dash, services: Services) -> None:
     @safely(2, 0)
     def beside(data: Any, _: Any) -> tuple[Any, Any]:
         view = View.of(data)
-        name = view.captured.get("name", "")
+        name = node_of(store, view)
         window = view.window(SystemClock().now_ms())
         ranks = remembered.get(("ranks", name), lambda: reads_node.ranks_on(store, name))
         events = reads_node.history(store, name, window.start_ms, window.end_ms)
@@ -174,7 +175,7 @@ def register(app: Dash, services: Services) -> None:
     )
     @safely(3, 2)
     def readings(data: Any, _: Any) -> tuple[Any, Any, Any]:
-        return _readings(store, View.of(data).captured.get("name", ""))
+        return _readings(store, node_of(store, View.of(data)))
 
 
 def _readings(store: Store, name: str) -> tuple[list[dict[str, Any]], Any, Any]:

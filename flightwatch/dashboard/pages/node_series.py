@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flightwatch.dashboard.components.graphs import Mark, Strip
+from flightwatch.dashboard.components.scope import check_node
 from flightwatch.dashboard.components.view import View, Window
 from flightwatch.dashboard.i18n import known, t
 from flightwatch.pipeline.store import page_reads, reads_node, reads_steps
@@ -23,9 +24,16 @@ MOST_RANKS = 16
 Points = tuple[list[Any], list[float | None]]
 
 
+def node_of(store: Store, view: View) -> str:
+    """Return the node of a page's address. Raises Refused when whoever asks may not see it."""
+    name = view.captured.get("name", "")
+    check_node(store, name)
+    return name
+
+
 def device_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], float | None, int]:
     """Return the strips of a node's accelerators, the age of the newest bucket, and how many accelerators told."""
-    name, chosen = view.captured.get("name", ""), view.number("device")
+    name, chosen = node_of(store, view), view.number("device")
     bucket = window.bucket_seconds(POINTS)
     rows = reads_node.device_series(store, name, window.start_ms, window.end_ms, bucket)
     by_device: dict[int, list[Mapping[str, Any]]] = {}
@@ -52,7 +60,7 @@ def device_strips(store: Store, view: View, window: Window) -> tuple[list[Strip]
 
 def step_strips(store: Store, view: View, window: Window) -> list[Strip]:
     """Return compute and waiting per step of the ranks on a node, for the job that stepped there last."""
-    name = view.captured.get("name", "")
+    name = node_of(store, view)
     ranks = reads_node.ranks_on(store, name)
     if not ranks:
         return []
@@ -84,7 +92,7 @@ def step_strips(store: Store, view: View, window: Window) -> list[Strip]:
 
 def host_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], float | None]:
     """Return the strips of the host, its ports and its warmest sensors, and the age of the newest bucket."""
-    name, bucket = view.captured.get("name", ""), window.bucket_seconds(POINTS)
+    name, bucket = node_of(store, view), window.bucket_seconds(POINTS)
     rows = reads_node.node_series(store, name, window.start_ms, window.end_ms, bucket)
     wanted: Sequence[tuple[str, str, Mapping[str, str], float]] = (
         ("cpu", "%", {"cpu_pct": "CPU"}, 1.0),
@@ -113,7 +121,7 @@ def host_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], 
 
 
 def _ports(store: Store, view: View, window: Window, bucket: int) -> list[Strip]:
-    rows = reads_node.port_series(store, view.captured.get("name", ""), window.start_ms, window.end_ms, bucket)
+    rows = reads_node.port_series(store, node_of(store, view), window.start_ms, window.end_ms, bucket)
     by_port: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_port.setdefault(row["port"], []).append(row)
@@ -137,7 +145,7 @@ def _ports(store: Store, view: View, window: Window, bucket: int) -> list[Strip]
 def marks(store: Store, view: View, window: Window, *, words: bool = True) -> list[Mark]:
     """Return events of weight and findings as marks across the strips."""
     chosen = view.number("device")
-    rows = reads_node.history(store, view.captured.get("name", ""), window.start_ms, window.end_ms, 400)
+    rows = reads_node.history(store, node_of(store, view), window.start_ms, window.end_ms, 400)
     loud = [
         row
         for row in rows

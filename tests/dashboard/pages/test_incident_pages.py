@@ -24,7 +24,7 @@ from flightwatch.pipeline.control.incidents import IncidentRecords
 from flightwatch.pipeline.control.schema_incidents import INCIDENTS
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.store.client import Store
-from tests.dashboard.page_kit import CHROMIUM, INCIDENT, NODE, Watched, add_incidents, set_cookies, status_of
+from tests.dashboard.page_kit import CHROMIUM, INCIDENT, JOB, NODE, Watched, add_incidents, set_cookies, status_of
 
 pytestmark = [
     pytest.mark.browser,
@@ -42,7 +42,8 @@ class Desk:
         add_incidents(self.control)
         settings = AccessSettings(
             proxy_addresses=("127.0.0.1",), proxy_user_header="X-Forwarded-User",
-            proxy_groups_header="X-Forwarded-Groups", viewer_groups=("viewer",), operator_groups=("operator",),
+            proxy_groups_header="X-Forwarded-Groups", 
+            viewer_groups=("viewer", "blue=blue"), operator_groups=("operator",),
             admin_groups=("admin",), writes_per_minute=100_000, requests_per_second=100_000,
         )  # fmt: skip
         access = AccessControl(settings, self.control, loopback_only=True)
@@ -239,3 +240,23 @@ def test_the_post_mortem_opens_and_says_its_queries(operator: Watched) -> None:
     assert plain["incident"]["id"] == INCIDENT
     assert plain["incident"]["opened_at"].endswith("Z")
     assert SystemClock().now_ms() - plain["incident"]["opened_at_ms"] > 0
+
+
+def test_a_person_of_another_tenant_sees_neither_node_nor_job_nor_incident(browser: Browser, desk: Desk) -> None:
+    headers = {"X-Forwarded-User": "blue@example.com", "X-Forwarded-Groups": "blue"}
+    context = browser.new_context(extra_http_headers=headers)
+    set_cookies(context, desk.url, "en", "dark")
+    watched = Watched(context, desk.url)
+    page = watched.open(f"/nodes/{NODE}", "#node-now")
+    expect(page.locator("#node-now")).to_contain_text(f"there is no node {NODE}")
+    assert page.locator("#node-series .scatterlayer .trace").count() == 0
+    page = watched.open(f"/jobs/{JOB}", "#job-tiles")
+    expect(page.locator("#job-tiles")).to_contain_text(f"there is no job {JOB}")
+    with desk.control.transaction() as connection:
+        connection.execute(sa.update(INCIDENTS).where(INCIDENTS.c.id == INCIDENT).values(tenant="red"))
+    page = watched.open(f"/incidents/{INCIDENT}", "#incident-summary")
+    expect(page.locator("#incident-head")).to_contain_text("there is no incident")
+    assert "Rank 5 computes" not in page.locator("#fw-main").inner_text()
+    with desk.control.transaction() as connection:
+        connection.execute(sa.update(INCIDENTS).where(INCIDENTS.c.id == INCIDENT).values(tenant=None))
+    context.close()
