@@ -42,7 +42,7 @@ class Desk:
         add_incidents(self.control)
         settings = AccessSettings(
             proxy_addresses=("127.0.0.1",), proxy_user_header="X-Forwarded-User",
-            proxy_groups_header="X-Forwarded-Groups", 
+            proxy_groups_header="X-Forwarded-Groups",
             viewer_groups=("viewer", "blue=blue"), operator_groups=("operator",),
             admin_groups=("admin",), writes_per_minute=100_000, requests_per_second=100_000,
         )  # fmt: skip
