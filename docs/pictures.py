@@ -6,11 +6,13 @@ make pictures
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 from playwright.sync_api import Browser, sync_playwright
@@ -27,7 +29,10 @@ SHOTS = (
     ("job", "/jobs/sim-pretrain?range=15m", "#job-heat[data-draw-ms]", "en", "dark", (1440, 1000)),
     ("ranks", "/ranks?job=sim-pretrain&range=15m", "#ranks-heat[data-draw-ms]", "en", "light", (1440, 1000)),
     ("sql", "/sql?chart=bar&query={query}", "#sql-grid .ag-center-cols-container .ag-row", "en", "dark", (1440, 900)),
-    ("incidents", "/incidents", "#fw-main", "en", "dark", (1440, 800)),
+    ("incidents", "/incidents", "#incidents-grid .ag-center-cols-container a", "en", "dark", (1440, 800)),
+    ("incident", "/incidents/{incident}", "#incident-evidence .scatterlayer .trace", "en", "dark", (1440, 1250)),
+    ("incident_phone_zh", "/incidents/{incident}", "#incident-acts .fw-acts", "zh", "light", (420, 1100)),
+    ("admin", "/admin", "#admin-detectors table", "en", "light", (1440, 1000)),
 )
 QUERY = (
     "SELECT node, max(temp_c) AS hottest_c, round(avg(power_w)) AS mean_w FROM flightwatch.v_device_latest"
@@ -59,11 +64,21 @@ def main() -> int:
 
 
 def draw(url: str) -> None:
-    """Take all pictures from a running console."""
+    """Take all pictures from a running console with the demo's faults."""
+    with urllib.request.urlopen(f"{url}/api/v1/incidents?job=sim-pretrain&kind=slow", timeout=30) as answer:
+        incident = json.load(answer)["items"][0]["id"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
         for name, path, ready, language, theme, size in SHOTS:
-            _shot(browser, url + path.format(query=QUERY), ready, language, theme, size, FOLDER / f"{name}.png")
+            _shot(
+                browser,
+                url + path.format(query=QUERY, incident=incident),
+                ready,
+                language,
+                theme,
+                size,
+                FOLDER / f"{name}.png",
+            )
         browser.close()
 
 
