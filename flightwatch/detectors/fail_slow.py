@@ -31,7 +31,8 @@ class FailSlowThresholds:
     windows: steps compared with the reference. reference_steps, minimum_reference: steps before them.
     shift: smallest relative change. strength: standard errors. confirm_steps: fresh steps that must agree.
     floor: smallest believable scatter of step times (ratio).
-    alike_share: all ranks compute longer by this share of the shift: the job, not a rank.
+    alike_share: all ranks compute longer by this share of the shift: the job, not a rank; alike_part: if that much
+    of the time that steps have gained is compute.
     serious_ranks: from here on a lasting slowdown of 5 % is P2.
     """
 
@@ -43,6 +44,7 @@ class FailSlowThresholds:
     confirm_steps: int = 5
     floor: float = 0.005
     alike_share: float = 0.5
+    alike_part: float = 0.15
     serious_ranks: int = 1000
 
 
@@ -202,7 +204,9 @@ class FailSlowDetector:
         usual = float(np.nanquantile(change, 0.25)) if np.isfinite(change).any() else 0.0
         excess = np.nan_to_num(change - usual)
         seen: dict[str, object] = {"compute_change_of_median_rank": round(usual, 4)}
-        if usual > self.thresholds.alike_share * shift:
+        # Where compute is a small part of the step, it cannot be what has lengthened the step.
+        part = _part_of_step(run, compute, slice(first, begin))
+        if usual > self.thresholds.alike_share * shift and usual * part > self.thresholds.alike_part * shift:
             return True, [], seen
         scatter = MAD_TO_SIGMA * float(np.median(np.abs(excess - np.median(excess))))
         least = max(0.5 * float(excess.max()), 0.6 * shift, 6 * scatter)
@@ -227,6 +231,14 @@ class FailSlowDetector:
             if len(known) and float(np.quantile(known, 0.95)) > self.thresholds.alike_share * gained:
                 return name
         return None
+
+
+def _part_of_step(run: RunSteps, compute_SR: FloatArray, steps: slice) -> float:
+    """Return which part of a step the ranks compute, 1 where that is unknown."""
+    step = run.channel("step_us")
+    if step is None or not (np.isfinite(step[steps]).any() and np.isfinite(compute_SR[steps]).any()):
+        return 1.0
+    return float(np.nanmedian(compute_SR[steps]) / np.nanmedian(step[steps]))
 
 
 def without_pauses(run: RunSteps, series_S: FloatArray) -> FloatArray:

@@ -200,12 +200,14 @@ def without_work(run: RunSteps, log_SR: FloatArray, role: Groups) -> FloatArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             log_work = np.log(np.where(work > 0, work, np.nan)).astype(np.float32)
         centred = log_work - role.to_ranks(role.medians(log_work))
-        if np.nanstd(centred) > 0.005:
+        if np.isfinite(centred).any() and np.nanstd(centred) > 0.005:
             columns.append(np.nan_to_num(centred))
     if not columns:
         return log_SR
     residual = log_SR - role.to_ranks(role.medians(log_SR))
     sample = np.isfinite(residual) & (np.abs(residual) < 1.0)
+    if not sample.any():
+        return log_SR
     design = np.stack([column[sample] for column in columns], axis=1).astype(np.float64)
     gram = design.T @ design + 1e-6 * np.eye(len(columns)) * len(design)
     slope = np.clip(np.linalg.solve(gram, design.T @ residual[sample].astype(np.float64)), 0.0, 2.0)

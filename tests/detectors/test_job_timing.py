@@ -53,6 +53,17 @@ def test_more_work_for_all_is_not_hardware() -> None:
     ]
 
 
+def test_little_compute_that_grows_is_not_what_makes_long_steps_longer() -> None:
+    frames = frames_of()
+    rows = frames["rank_steps"]
+    rows["step_us"] += 30e6
+    late = rows["step"] >= 100
+    rows.loc[late, "compute_us"] *= 1.1
+    rows.loc[late, "step_us"] *= 1.1
+    (found,) = FailSlowDetector().score(frames)
+    assert (found.kind, found.node) == (FindingKind.FAIL_SLOW, None)
+
+
 def test_recovery_clears() -> None:
     found = FailSlowDetector().score(frames_of(Fault("slow_gpu", 2, 1, start_step=80, end_step=140, severity=0.2)))
     assert [one.state for one in found] == [FindingState.RAISED, FindingState.CLEARED]

@@ -223,3 +223,9 @@ def test_a_slow_rank_among_few_noisy_ones_stays_slow(ranks: int) -> None:
     cluster = Cluster(nodes=1, devices_per_node=ranks)
     said = score(Fault("slow_gpu", 0, 1, start_step=250, severity=2.5), job=job, cluster=cluster, steps=4000)
     assert [(one.rank, one.state) for one in said] == [(1, FindingState.RAISED)]
+
+
+def test_counters_of_work_that_stay_zero_change_nothing() -> None:
+    frames = build("test", CLUSTER, JOB, [Fault("slow_gpu", 3, 2, start_step=100, severity=0.2)], 3, 250).frames
+    filled = frames["rank_steps"].assign(**{"tokens": 0.0, "work.samples": 0.0})
+    assert SlowDetector().score({**frames, "rank_steps": filled}) == SlowDetector().score(frames)
