@@ -113,8 +113,11 @@ class FactReader:
     def _from_control(self, incident: Incident, ask: _Asking) -> Facts:
         nothing: list[IncidentFinding] = []
         findings = ask(lambda: self._incidents.findings(incident.id), nothing)
-        nodes = sorted({one.node for one in findings if one.node and one.kind == incident.kind})
         evidence = findings[0].evidence if findings else {}
+        # What is wrong with a rack or a zone names its nodes.
+        wide = evidence.get("nodes")
+        named = wide if not incident.node and isinstance(wide, list) else []
+        nodes = sorted({*map(str, named), *(one.node for one in findings if one.node and one.kind == incident.kind)})
         peers = evidence.get("peer_ranks", [])
         node = incident.node
         return Facts(

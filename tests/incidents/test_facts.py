@@ -12,7 +12,7 @@ import pytest
 from flightwatch.core.clock import ManualClock
 from flightwatch.core.incident import Incident
 from flightwatch.core.vocabulary import FindingKind as Kind
-from flightwatch.core.vocabulary import Severity
+from flightwatch.core.vocabulary import FindingScope, Severity
 from flightwatch.incidents.alert_settings import AlertSettings
 from flightwatch.incidents.chart import EvidencePicture
 from flightwatch.incidents.contract import Disclosure
@@ -162,3 +162,9 @@ def test_facts_of_one_revision_are_read_once(rig: Rig, store: Store) -> None:
     first = one.read(incident)
     assert one.read(incident) is first
     assert one.read(replace(incident, revision=99)) is not first
+
+
+def test_a_zone_names_its_nodes(rig: Rig) -> None:
+    nodes = [f"n{number}" for number in range(16)]
+    rig.take(finding(Kind.COOLING, scope=FindingScope.COOLING_ZONE, targets=("z1",), evidence={"nodes": nodes}))
+    assert reader(rig, None).read(rig.incidents()[0]).nodes == sorted(nodes)
