@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 GPUS = 1024
 #: Healthy past: what detectors compare with.
 HISTORY_SECONDS = 900
+#: A demo leaves the machine to its user.
+SAMPLE_SECONDS = 15
 STOP_SECONDS = 15.0
 
 
@@ -31,7 +33,8 @@ class DemoCluster:
     def __init__(self, common: CommonSettings, config: str | None) -> None:
         self._command = [
             sys.executable, "-m", "flightwatch.cli", "simulate", "--gpus", str(GPUS), "--history",
-            str(HISTORY_SECONDS), "--parent", str(os.getpid()), *(["--config", config] if config else []),
+            str(HISTORY_SECONDS), "--sample-seconds", str(SAMPLE_SECONDS), "--parent", str(os.getpid()),
+            *(["--config", config] if config else []),
         ]  # fmt: skip
         self._environment = child_environment(common) | {"FLIGHTWATCH_FLIGHTWATCH_CONTROL": common.control_url}
         self._output = Path(common.data_dir) / "demo_cluster.log"

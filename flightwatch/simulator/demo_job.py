@@ -16,9 +16,9 @@ import time
 SLOW_RANK = 2
 SLEEP_SECONDS = 0.03
 #: Steps in which all ranks are equal.
-EQUAL_STEPS = int(os.environ.get("DEMO_EQUAL_STEPS", "250"))
+EQUAL_STEPS = int(os.environ.get("DEMO_EQUAL_STEPS", "180"))
 #: Pause of every rank after a step: a demo leaves the machine to its user.
-PAUSE_SECONDS = 0.2
+PAUSE_SECONDS = 0.3
 WIDTH = 64
 
 
