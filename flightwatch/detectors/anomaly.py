@@ -166,8 +166,8 @@ class AnomalyDetector:
     def _vote(self, residual_CT: FloatArray, odd_T: np.ndarray) -> np.ndarray:
         """Ask isolation forests trained on staggered earlier windows of the same target; all must call it unusual."""
         limits = self.thresholds
-        moving = np.isfinite(residual_CT).any(axis=1)
-        moving[moving] = np.nanstd(residual_CT[moving], axis=1) > 0
+        known = np.flatnonzero(np.isfinite(residual_CT).any(axis=1))
+        moving = known[np.nanstd(residual_CT[known], axis=1) > 0]
         points = np.nan_to_num(residual_CT[moving].T)
         votes = np.ones(len(points), dtype=bool)
         first = int(np.argmax(odd_T))
