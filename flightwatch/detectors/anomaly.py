@@ -21,8 +21,10 @@ from flightwatch.core.catalogue import TABLES
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import BoolArray, FloatArray, sorted_median, trailing_sum
+from flightwatch.detectors.layout import domain_of_nodes
 from flightwatch.detectors.series import Grid, Spell, first_median, grid_of, spells
 from flightwatch.detectors.statement import About, place, state_findings
+from flightwatch.detectors.thermal import DOMAINS
 
 #: Columns that say who or what, not how; and readings other detectors own alone (flags).
 NOT_READINGS = ("device", "parent_device", "mig_id", "rank", "port", "src_partition", "src_offset", "throttle_reasons",
@@ -44,6 +46,8 @@ class AnomalyThresholds:
     alone_z: the same where there are no peers. hold, clear: samples. floor: smallest scatter, share of the level.
     most_open: findings per cluster at most. trees: trees of one isolation forest.
     settle: samples after a change of load in which nothing is judged.
+    crowd, domain_crowd: share of all targets, or of those of a rack or cooling zone, that leave their ways at the same
+    time: then it is not one target that does. asked: targets of a table that are looked at closely, the first ones.
     """
 
     train: int = 90
@@ -56,12 +60,16 @@ class AnomalyThresholds:
     most_open: int = 5
     trees: int = 50
     settle: int = 30
+    crowd: float = 0.2
+    domain_crowd: float = 0.5
+    asked: int = 20
 
 
 class AnomalyDetector:
     """Finds kind `anomaly` (scope device or node, P4, never blames hardware).
 
-    Does not see: what moves on most targets at once; slow drifts longer than its window; what was odd from the start.
+    Does not see: what moves on most targets of the cluster, a rack or a cooling zone at once; slow drifts longer than
+    its window; what was odd from the start.
     """
 
     name = "anomaly"
@@ -71,6 +79,7 @@ class AnomalyDetector:
             "device_samples": ("ts", "node", "device", "job", "*"),
             "node_samples": ("ts", "node", "*"),
             "sensor_samples": ("ts", "node", "chip", "label", "value"),
+            "inventory": ("node", "rack", "cooling_zone"),
         },
         seconds=7200,
     )
@@ -116,16 +125,31 @@ class AnomalyDetector:
         with np.errstate(invalid="ignore"):
             odd = np.nan_to_num(size) > limit
         odd[: self.thresholds.train] = False
-        crowded = odd.mean(axis=1) > 0.2
         if not alone:
-            odd[crowded] = False
-        candidates = np.nonzero(odd.any(axis=0))[0]
-        for target in candidates.tolist():
+            odd[odd.mean(axis=1) > self.thresholds.crowd] = False
+            self._leave_crowds_out(odd, grid, frames)
+        lasting = sorted(spells(odd, self.thresholds.hold, self.thresholds.clear), key=lambda spell: spell.said)
+        # At most a few are told, and each look costs several forests.
+        for target in [*dict.fromkeys(spell.target for spell in lasting)][: self.thresholds.asked]:
             agreed = odd[:, target] & self._vote(residual_CTD[:, :, target], odd[:, target])
             for spell in spells(agreed[:, None], self.thresholds.hold, self.thresholds.clear):
                 yield from self._say(
                     grid, table, names, residual_CTD, size, Spell(target, spell.begin, spell.said, spell.over)
                 )
+
+    def _leave_crowds_out(self, odd_TD: BoolArray, grid: Grid, frames: Frames) -> None:
+        """Forget what moves on most targets of a rack or cooling zone at once: the domain moves, others tell it."""
+        for kind in DOMAINS:
+            of_node = domain_of_nodes(frames, kind)
+            members: dict[str, list[int]] = {}
+            for target, key in enumerate(grid.keys_D):
+                if str(key[0]) in of_node:
+                    members.setdefault(of_node[str(key[0])], []).append(target)
+            for inside in members.values():
+                if len({grid.keys_D[target][0] for target in inside}) < 2 or not odd_TD[:, inside].any():
+                    continue
+                crowded = odd_TD[:, inside].mean(axis=1) > self.thresholds.domain_crowd
+                odd_TD[np.ix_(crowded, inside)] = False
 
     def _residuals(self, grid: Grid, table: str, busy_TD: BoolArray) -> tuple[list[str], FloatArray]:
         names: list[str] = []

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
+from flightwatch.detectors.anomaly import AnomalyDetector
 from flightwatch.detectors.contract import Finding
 from flightwatch.detectors.cooling import CoolingDetector
 from flightwatch.detectors.hosts import ClockSkewDetector, ConfigDriftDetector, DeadNodeDetector
@@ -218,6 +219,17 @@ def test_a_job_that_starts_or_ends_on_some_nodes_is_no_fault() -> None:
             counters = [name for name in early if str(name).endswith("_total")]
             joined[table] = pd.concat([early, late], ignore_index=True).drop(columns=counters)
         assert [one.summary for made in all_detectors() for one in made.score(joined)] == []
+
+
+def test_a_zone_that_warms_is_no_anomaly_of_its_nodes() -> None:
+    cluster, spec = Cluster(nodes=48), TelemetrySpec(samples=180)
+    zone = Fault("cooling_zone", 8, start_step=220)
+    frames = TelemetryModel(cluster, [Job(tp=4, pp=2, dp=40)], [zone], 3, START_MS, spec).frames()
+    assert AnomalyDetector().score(frames) == []
+    # Where nobody knows of zones the same readings are said of nodes.
+    told = raised(AnomalyDetector().score({name: rows for name, rows in frames.items() if name != "inventory"}))
+    assert {one.node for one in told} <= {f"n{node:04d}" for node in range(8, 16)}
+    assert told
 
 
 def test_ports_whose_peers_have_not_arrived_yet_are_not_congested() -> None:
