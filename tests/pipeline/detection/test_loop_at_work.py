@@ -236,11 +236,11 @@ def test_values_of_ranks_reach_their_detectors(empty: Store) -> None:
 def test_what_an_earlier_process_left_open_is_cleared_when_it_is_over(empty: Store) -> None:
     said: list[Finding] = []
     blind = Finding("pipeline", "1", FindingKind.BLIND, FindingScope.PIPELINE, "blind", 1.0, Severity.P2,
-                    NOW_MS - 900_000, cluster="c")  # fmt: skip
+                    NOW_MS, cluster="c")  # fmt: skip
     other = Finding("hot", "1", FindingKind.OVERHEAT, FindingScope.NODE, "b was hot", 1.0, Severity.P3,
-                    NOW_MS - 900_000, cluster="c", node="b")  # fmt: skip
+                    NOW_MS, cluster="c", node="b")  # fmt: skip
     over = replace(other, node="x", id="", state=FindingState.CLEARED)
-    mine = Finding("hot", "1", FindingKind.OVERHEAT, FindingScope.NODE, "a is hot", 2.0, Severity.P3, NOW_MS - 900_000,
+    mine = Finding("hot", "1", FindingKind.OVERHEAT, FindingScope.NODE, "a is hot", 2.0, Severity.P3, NOW_MS,
                    cluster="c", node="a", targets=("a",), first_seen_at=NOW_MS - 950_000, evidence={"kelvin": 5.0},
                    state=FindingState.CHANGED)  # fmt: skip
     left = [one.to_row() | {"received_at": one.detected_at} for one in (mine, other, over, blind)]
