@@ -102,6 +102,9 @@ def _job(root: Known, members: Sequence[Known], cluster: ClusterView) -> str | N
         return cluster.node_job.get(root.node)
     named = Counter(one.job or cluster.node_job.get(one.node or "") for one in members)
     del named[None]
+    if not named:
+        # A rack or zone without consequences yet: whose nodes most of its are.
+        named = Counter(cluster.node_job[node] for node in cluster.places.nodes(root) if node in cluster.node_job)
     return min(named, key=lambda name: (-named[name], name or ""), default=None)
 
 

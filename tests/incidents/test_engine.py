@@ -362,6 +362,13 @@ def view(ranks: int, *, step_at: int | None = None) -> ClusterView:
     )  # fmt: skip
 
 
+def test_a_cooling_zone_without_consequences_names_the_job_of_its_nodes(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, view(128))
+    rig.take(zone(T0))
+    assert [one.job for one in rig.incidents()] == ["llm"]
+    rig.close()
+
+
 @pytest.mark.parametrize(
     ("ranks", "slow", "severity", "rate"),
     [
