@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from flightwatch.cli.common_settings import CommonSettings
@@ -31,13 +32,14 @@ class DemoCluster:
     """
 
     def __init__(self, common: CommonSettings, config: str | None) -> None:
+        output = Path(common.data_dir) / "demo_cluster.log"
         self._command = [
             sys.executable, "-m", "flightwatch.cli", "simulate", "--gpus", str(GPUS), "--history",
-            str(HISTORY_SECONDS), "--sample-seconds", str(SAMPLE_SECONDS), "--parent", str(os.getpid()),
-            *(["--config", config] if config else []),
+            str(history_seconds(output, time.time())), "--sample-seconds", str(SAMPLE_SECONDS),
+            "--parent", str(os.getpid()), *(["--config", config] if config else []),
         ]  # fmt: skip
         self._environment = child_environment(common) | {"FLIGHTWATCH_FLIGHTWATCH_CONTROL": common.control_url}
-        self._output = Path(common.data_dir) / "demo_cluster.log"
+        self._output = output
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> str:
@@ -62,3 +64,12 @@ class DemoCluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def history_seconds(output: Path, now_s: float) -> int:
+    """Return how much healthy past to send: none of the time in which an earlier demo here, as its output says, ran."""
+    try:
+        ended_s = output.stat().st_mtime
+    except OSError:
+        return HISTORY_SECONDS
+    return max(0, min(HISTORY_SECONDS, int(now_s - ended_s)))

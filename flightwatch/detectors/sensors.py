@@ -32,6 +32,8 @@ DEVICE_READINGS = tuple(name for name in RANGES if name not in HOST_READINGS)
 #: Readings that are load itself or a controller's setting: constant or jumping values are normal there.
 LOAD = ("util_pct", "fan_pct", "power_w")
 #: Counters whose fall to a lower value is a reset.
+#: From so many targets on, counters that start again on most of them at once are told of none.
+FLEET_TARGETS = 16
 COUNTERS = ("energy_j_total", "ecc_corrected_total", "pcie_replay_total", "throttle_power_us_total",
             "throttle_thermal_us_total", "link_errors_total")  # fmt: skip
 
@@ -188,6 +190,9 @@ class SensorDetector:
                 continue
             with np.errstate(invalid="ignore"):
                 fell[1:] |= np.diff(values, axis=0) < 0
+        if fell.shape[1] >= FLEET_TARGETS:
+            # Most of a cluster at once: its drivers were exchanged, or it was started again; no device is special.
+            fell[fell.mean(axis=1) > 0.5] = False
         for spell in spells(fell, 1, 1):
             text = "counters started again (driver reload or reset): differences across it are unknown"
             yield from self._say(grid, spell, "", "reset", text, 1.0)

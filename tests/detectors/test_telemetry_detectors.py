@@ -221,6 +221,14 @@ def test_a_job_that_starts_or_ends_on_some_nodes_is_no_fault() -> None:
         assert [one.summary for made in all_detectors() for one in made.score(joined)] == []
 
 
+def test_counters_of_a_whole_cluster_that_start_again_are_told_of_no_device() -> None:
+    frames = frames_of()
+    rows = frames["device_samples"].copy()
+    late = rows["ts"] > BEGIN_MS
+    rows.loc[late, "throttle_power_us_total"] -= rows.loc[rows["ts"] <= BEGIN_MS, "throttle_power_us_total"].max()
+    assert SensorDetector().score({**frames, "device_samples": rows}) == []
+
+
 def test_a_zone_that_warms_is_no_anomaly_of_its_nodes() -> None:
     cluster, spec = Cluster(nodes=48), TelemetrySpec(samples=180)
     zone = Fault("cooling_zone", 8, start_step=220)
