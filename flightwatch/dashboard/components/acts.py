@@ -53,10 +53,13 @@ def note_field(name: str, label: str, *, rows: int = 2) -> html.Label:
     )
 
 
-def choice_field(name: str, label: str, choices: Sequence[tuple[str, str]], chosen: str, as_: str = "") -> html.Label:
-    """Return a labelled menu of (value, words)."""
+def choice_field(
+    name: str, label: str, choices: Sequence[tuple[str, str]], chosen: str, as_: str = "", *, raw: bool = False
+) -> html.Label:
+    """Return a labelled menu of (value, words); `raw`: the words are those of the API, the same in every language."""
     options = [html.Option(words, value=value, selected=value == chosen) for value, words in choices]
-    menu = html.Select(options, name=name, className="fw-select", **({"data-as": as_} if as_ else {}))
+    more = ({"data-as": as_} if as_ else {}) | ({"data-raw": "1"} if raw else {})
+    menu = html.Select(options, name=name, className="fw-select", **more)
     return html.Label([html.Span(label), menu], className="fw-field")
 
 

@@ -159,7 +159,9 @@ def register(app: Dash, services: Services) -> None:
         found = reads.records.findings(one.id)
         ids = ", ".join(f"'{item.finding}'" for item in found)
         sql = " ".join(("SELECT * FROM flightwatch.findings WHERE id IN", f"({ids})", "ORDER BY ts"))
-        looked = shown_form.get(("causes", one.id, one.revision), lambda: causes(store, one.cluster, one, found))
+        looked = shown_form.get(
+            ("causes", one.id, one.revision, language()), lambda: causes(store, one.cluster, one, found)
+        )
         return finding_tree(found, view), acts.copy_button(t("incident.copy_sql"), sql), looked
 
     @app.callback(
