@@ -84,7 +84,8 @@ def _own_tokens() -> Any:
     scopes = [(one, one) for one in SCOPES]
     form = acts.act_form(
         "/api/v1/tokens",
-        [acts.field("name", t("act.name")), acts.choice_field("scopes", t("admin.scope"), scopes, "read", "list", raw=True),
+        [acts.field("name", t("act.name")),
+         acts.choice_field("scopes", t("admin.scope"), scopes, "read", "list", raw=True),
          acts.choice_field("days", t("act.for"), days, "30", "number")],
         t("admin.make_token"), data_shows="secret",
     )  # fmt: skip

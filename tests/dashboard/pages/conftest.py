@@ -35,9 +35,12 @@ from tests.dashboard.page_kit import (
 )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def page_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store with a quarter of an hour of 64 accelerators up to now, one slow, and a few events."""
+    """A store with a quarter of an hour of 64 accelerators up to now, one slow, and a few events.
+
+    Of a module and no longer: a process opens one embedded store at a time.
+    """
     store = open_store(f"chdb://{tmp_path_factory.mktemp('pages') / 'store'}", StoreSettings())
     migrate(store)
     now_ms = SystemClock().now_ms()
@@ -81,7 +84,7 @@ def page_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(page_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A console on a free port, without a login."""
     folder = tmp_path_factory.mktemp("console")
