@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.common_settings import CommonSettings, local_path
 from flightwatch.cli.sections import load_settings
+from flightwatch.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from flightwatch.pipeline.control.audit import AuditLog
@@ -52,7 +53,8 @@ def open_records(arguments: argparse.Namespace) -> Iterator[AccessRecords]:
 
     Raises
     ------
-    ConfigError: the database cannot be opened. TransientError: its server is away.
+    ConfigError: the database cannot be opened, or no installation is named and the default folder is not there.
+    TransientError: its server is away.
     """
     from flightwatch.pipeline.control.audit import AuditLog
     from flightwatch.pipeline.control.database import open_control
@@ -64,7 +66,10 @@ def open_records(arguments: argparse.Namespace) -> Iterator[AccessRecords]:
     if arguments.data_dir:
         os.environ["FLIGHTWATCH_FLIGHTWATCH_DATA_DIR"] = str(Path(arguments.data_dir).absolute())
     settings = load_settings(arguments.config)
-    control = open_control(settings.section(CommonSettings).control_url, settings.section(ControlSettings))
+    url = settings.section(CommonSettings).control_url
+    if url.startswith("sqlite:") and not arguments.data_dir and not local_path(url).parent.exists():
+        raise ConfigError(f"there is no {local_path(url).parent}: name the installation with --data-dir or --config")
+    control = open_control(url, settings.section(ControlSettings))
     try:
         yield AccessRecords(
             PeopleRecords(control), Tokens(control), Sessions(control), AuditLog(control), f"socket:{getpass.getuser()}"

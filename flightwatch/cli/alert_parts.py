@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.core.clock import Clock
@@ -20,7 +20,11 @@ from flightwatch.pipeline.control.actions import ActionRecords
 from flightwatch.pipeline.control.alerts import AlertRecords
 from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.control.incidents import IncidentRecords
+from flightwatch.pipeline.profiles.records import Profiles
 from flightwatch.pipeline.store.client import Store
+
+#: A rank that its agent named so long ago can be profiled.
+_SEEN_MS = 120_000
 
 
 def channels_of(settings: Loaded, clock: Clock) -> dict[str, Channel]:
@@ -32,6 +36,12 @@ def channels_of(settings: Loaded, clock: Clock) -> dict[str, Channel]:
 def routes_of(settings: Loaded, channels: Mapping[str, Channel]) -> Routes:
     """Return the routes. Raises ConfigError: a route is wrong."""
     return Routes(settings.named(RouteSettings), channels)
+
+
+def profilable(control: Control, clock: Clock) -> Callable[[str], bool]:
+    """Return what says whether an agent saw ranks of a job in the last minutes."""
+    profiles = Profiles(control)
+    return lambda job: bool(profiles.targets(job, clock.now_ms() - _SEEN_MS))
 
 
 def alerting(
@@ -51,7 +61,7 @@ def alerting(
     channels = channels_of(settings, clock) | {channel.name: channel for channel in more}
     own = settings.section(AlertSettings)
     incidents = IncidentRecords(control)
-    facts = FactReader(incidents, ActionRecords(control, common.cluster), store, own, clock)
+    facts = FactReader(incidents, ActionRecords(control, common.cluster), store, own, clock, profilable(control, clock))
     picture = EvidencePicture(store, clock, own.facts_seconds)
     return Alerting(
         AlertRecords(control), incidents, channels, routes_of(settings, channels),

@@ -105,7 +105,10 @@ class AgentProcess:
     def _run_once(self) -> str:
         """Run the agent to its end and say how it ended."""
         try:
-            self._process = subprocess.Popen(self._command, env=self._environment, stdin=subprocess.DEVNULL)
+            # A session of its own: Ctrl-C reaches this process, which stops the agent in its turn.
+            self._process = subprocess.Popen(
+                self._command, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True
+            )
         except OSError as error:
             return f"cannot be started ({error.strerror})"
         self.state = "running"

@@ -160,8 +160,11 @@ class Actions:
         if reason is not None:
             self._records.wait(lease, action.id, reason)
             return
-        if action.mode == "dry_run":
+        if action.mode == "dry_run" or self._settings.mode == "dry_run":
             self._finish(lease, action, "dry run", Outcome(True, False, f"dry run: would {action.kind} {action.node}"))
+            return
+        if self._settings.mode == "off":
+            self._finish(lease, action, "", Outcome(False, False, "actions are off (actions.mode)"))
             return
         actuator = self._actuator(action.kind)
         if actuator is None:

@@ -44,6 +44,7 @@ class Facts:
     nodes: that findings of the incident's kind name. peers: ranks to compare with.
     evidence: of the root finding. coverage: ranks seen, ranks there are.
     complete: False when something could not be read in time.
+    profilable: an agent sees ranks of the job.
     """
 
     place: Place = field(default_factory=Place)
@@ -60,6 +61,7 @@ class Facts:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     coverage: tuple[int, int] | None = None
     complete: bool = True
+    profilable: bool = True
 
 
 class FactReader:
@@ -68,12 +70,14 @@ class FactReader:
     Parameters
     ----------
     store: None: only what the control database holds.
+    profilable: says whether an agent sees ranks of a job, so that they can be profiled; None: taken for granted.
     """
 
     def __init__(
         self, incidents: IncidentRecords, actions: ActionRecords, store: Store | None, settings: AlertSettings,
-        clock: Clock,
+        clock: Clock, profilable: Callable[[str], bool] | None = None,
     ) -> None:  # fmt: skip
+        self._profilable = profilable
         self._incidents, self._actions, self._store = incidents, actions, store
         self._settings, self._clock = settings, clock
         self._kept: dict[tuple[str, int], tuple[int, Facts]] = {}
@@ -124,9 +128,13 @@ class FactReader:
             nodes=nodes,
             evidence=evidence,
             peers=[int(rank) for rank in peers[:2]] if isinstance(peers, list) else [],
+            profilable=self._profilable is None or not incident.job or ask(lambda: self._can_profile(incident), False),
             earlier=ask(lambda: self._incidents.earlier(node, incident.opened_at_ms), []) if node else (),
             actions=ask(lambda: self._actions.page(incident=incident.id, limit=5), []),
         )
+
+    def _can_profile(self, incident: Incident) -> bool:
+        return self._profilable is not None and self._profilable(incident.job or "")
 
     def _of_job(
         self, facts: Facts, incident: Incident, job: str, reads: AlertReads, store: Store, ask: _Asking, now_ms: int
@@ -188,7 +196,8 @@ def next_command(incident: Incident, facts: Facts) -> str:
         return f"flightwatch action approve {shlex.quote(waiting.id)}"
     if incident.kind == FindingKind.BLIND.value:
         return "flightwatch status"
-    if incident.kind in _SLOW and incident.job and incident.rank is not None and not incident.closed:
+    slow = incident.kind in _SLOW and not incident.closed
+    if slow and facts.profilable and incident.job and incident.rank is not None:
         ranks = ",".join(str(rank) for rank in (incident.rank, *facts.peers))
         return f"flightwatch profile start --job {shlex.quote(incident.job)} --ranks {ranks} --wait"
     return f"flightwatch incident show {shlex.quote(incident.id)}"

@@ -143,3 +143,13 @@ def test_incidents_over_a_url_with_a_token(
         assert flightwatch(capsys, "incident", "list", "--url", url)[0] == 2
     code, _, said = flightwatch(capsys, "incident", "list", "--url", "http://127.0.0.1:9")
     assert (code, "does not answer" in said) == (1, True)
+
+
+def test_a_token_is_not_made_for_an_installation_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FLIGHTWATCH_FLIGHTWATCH_DATA_DIR", str(tmp_path / "absent"))
+    code, _, said = flightwatch(capsys, "token", "list")
+    assert code == 2
+    assert "name the installation with --data-dir" in said
+    assert not (tmp_path / "absent").exists()

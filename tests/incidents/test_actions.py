@@ -215,3 +215,29 @@ def test_a_node_that_is_not_in_the_inventory_is_left_alone(kit: Kit) -> None:
     kit.incident("n250")
     kit.cycle()
     assert kit.states() == {}
+
+
+@pytest.mark.parametrize(
+    ("mode", "state", "said"), [("dry_run", "done", "dry run: would drain n1"), ("off", "failed", "actions are off")]
+)
+def test_the_mode_holds_for_what_people_approve_too(
+    tmp_path: Path, store: Store, mode: str, state: str, said: str
+) -> None:
+    kit = Kit(tmp_path, store, mode=mode)
+    wish = Proposal("w1", "drain", "n1", "approve", "ann", "bad fan")
+    kit.records.request(wish)
+    kit.records.approve(wish.id, kit.records.new_approval(wish.id, "ann", None), "ann", None)
+    kit.cycle()
+    assert kit.scheduler.calls == []
+    done = kit.records.get("w1")
+    assert done.state == state
+    assert said in (done.outcome or "")
+    assert kit.records.drains() == {}
+    kit.control.close()
+
+
+def test_a_node_of_another_cluster_is_not_this_scheduler_s(kit: Kit) -> None:
+    kit.incident("n1", cluster="elsewhere")
+    kit.cycle()
+    assert kit.states() == {}
+    assert kit.scheduler.calls == []

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from flightwatch.core.clock import ManualClock
-from flightwatch.core.incident import Incident
+from flightwatch.core.incident import Incident, IncidentState
 from flightwatch.core.vocabulary import FindingKind as Kind
 from flightwatch.core.vocabulary import FindingScope, Severity
 from flightwatch.incidents.alert_settings import AlertSettings
 from flightwatch.incidents.chart import EvidencePicture
 from flightwatch.incidents.contract import Disclosure
-from flightwatch.incidents.facts import FactReader, next_command
+from flightwatch.incidents.facts import FactReader, Facts, next_command
 from flightwatch.pipeline.control.actions import ActionRecords
 from flightwatch.pipeline.store.client import Store, open_store
 from flightwatch.pipeline.store.migrate import migrate
@@ -168,3 +168,12 @@ def test_a_zone_names_its_nodes(rig: Rig) -> None:
     nodes = [f"n{number}" for number in range(16)]
     rig.take(finding(Kind.COOLING, scope=FindingScope.COOLING_ZONE, targets=("z1",), evidence={"nodes": nodes}))
     assert reader(rig, None).read(rig.incidents()[0]).nodes == sorted(nodes)
+
+
+def test_a_profile_is_proposed_only_where_an_agent_sees_the_job() -> None:
+    slow = Incident(
+        id="i1", revision=1, cluster="lab", state=IncidentState.OPEN, severity=Severity.P2, kind="slow", scope="rank",
+        title="", summary="", opened_at_ms=NOW_MS, updated_at_ms=NOW_MS, evidence_at_ms=NOW_MS, job="llm", rank=3,
+    )  # fmt: skip
+    assert next_command(slow, Facts(peers=(1, 2))) == "flightwatch profile start --job llm --ranks 3,1,2 --wait"
+    assert next_command(slow, Facts(peers=(1, 2), profilable=False)) == "flightwatch incident show i1"

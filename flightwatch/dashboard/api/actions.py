@@ -114,8 +114,9 @@ def routes(parts: Parts) -> Routes:
         incident = incidents.seen(parts, viewer, new.incident) if new.incident else None
         tenant = incident.tenant if incident else None
         check_tenant(viewer, Role.OPERATOR, tenant)
-        if new.node not in known_nodes(parts.services.store, parts.cluster):
-            raise NotFound(f"no node is called {new.node}")
+        cluster = incident.cluster if incident else parts.cluster
+        if new.node not in known_nodes(parts.services.store, cluster):
+            raise NotFound(f"the inventory of cluster {cluster} knows no node {new.node}")
         proposal = Proposal(
             id=action_id(incident.id if incident else "", new.kind, new.node), kind=new.kind, node=new.node,
             mode="approve", actor=viewer.subject, reason=new.reason, incident=incident.id if incident else None,

@@ -39,9 +39,13 @@ def act_form(
     )  # fmt: skip
 
 
-def field(name: str, label: str, *, kind: str = "text", as_: str = "", value: str = "", **more: Any) -> html.Label:
+def field(
+    name: str, label: str, *, kind: str = "text", as_: str = "", value: str = "", required: bool = True, **more: Any
+) -> html.Label:
     """Return a labelled input; `as_` says how its text travels (number, hours, list, json)."""
-    box = dcc.Input(name=name, type=kind, value=value, className="fw-input", autoComplete="off", **more)
+    box = dcc.Input(
+        name=name, type=kind, value=value, className="fw-input", autoComplete="off", required=required, **more
+    )
     return html.Label([html.Span(label), html.Span(box, **({"data-as": as_} if as_ else {}))], className="fw-field")
 
 

@@ -105,7 +105,7 @@ def _drain(one: Incident, facts: Facts, actions: Sequence[Action]) -> Any:
 
 def _profile(one: Incident, facts: Facts) -> Any | None:
     """Return the button that profiles the suspect and two role peers on the same steps."""
-    if one.job is None or one.rank is None or not facts.peers:
+    if one.job is None or one.rank is None or not facts.peers or not facts.profilable:
         return None
     ranks = [one.rank, *facts.peers]
     body = {"job": one.job, "ranks": ranks, "steps": PROFILE_STEPS, "reason": f"incident {one.id}"}

@@ -14,6 +14,7 @@ from flightwatch.dashboard.components.graphs import Mark, Strip
 from flightwatch.dashboard.components.panels import empty, quality
 from flightwatch.dashboard.components.view import View, Window
 from flightwatch.dashboard.i18n import known, t
+from flightwatch.dashboard.pages.node_series import port_strips
 from flightwatch.detectors.joint import RULES
 from flightwatch.incidents.facts import Facts
 from flightwatch.pipeline.control.incident_rows import IncidentFinding
@@ -29,6 +30,7 @@ _UNITS = {"temp_c": "°C", "power_w": "W", "sm_clock_mhz": "MHz", "voltage_mv": 
 #: Channels of a step by class of slowness; the first that is told is drawn.
 _CHANNELS = {"link": ("transfer_us", "wait_us"), "storage": ("data_us",), "host": ("launch_gap_us", "compute_us")}
 _READ = {"compute_us", "data_us", "transfer_us", "step_us", "launch_gap_us"}
+_NETWORK = (FindingKind.RDMA.value, FindingKind.LINK_FLAP.value)
 _TRAINING = {FindingKind.LOSS_SPIKE.value: "loss", FindingKind.GRAD_NORM.value: "grad_norm"}
 
 
@@ -48,6 +50,9 @@ def evidence_figure(store: Store, one: Incident, facts: Facts, view: View, now_m
     strips = _training(series, one, facts, view, window)
     telemetry, newest = _telemetry(store, one.cluster, one, facts, view, window)
     strips += telemetry
+    if one.kind in _NETWORK and one.node:
+        there = View(view.path, view.params, {"name": one.node})
+        strips = port_strips(store, there, window, window.bucket_seconds(POINTS)) + strips
     if not strips:
         return graphs.lines({}, unit="", empty_text=t("incident.no_evidence")), {"height": "120px"}, "", None
     # Before the first value there is nothing to see: the chart begins there.

@@ -18,7 +18,10 @@ from flightwatch.pipeline.control.alerts import AlertRecords
 from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.control.incident_rows import OPEN_STATES, IncidentFilter
 from flightwatch.pipeline.control.incidents import IncidentRecords
+from flightwatch.pipeline.profiles.records import Profiles
 
+#: A rank that its agent named so long ago can be profiled.
+SEEN_MS = 120_000
 STATES = {
     "active": OPEN_STATES,
     "open": (IncidentState.OPEN.value,),
@@ -68,7 +71,11 @@ class IncidentReads:
     @cached_property
     def facts(self) -> FactReader:
         """What a message about an incident tells: the page tells the same."""
-        return FactReader(self.records, self.actions, self._services.store, AlertSettings(), SystemClock())
+        clock, profiles = SystemClock(), Profiles(self._control)
+        return FactReader(
+            self.records, self.actions, self._services.store, AlertSettings(), clock,
+            lambda job: bool(profiles.targets(job, clock.now_ms() - SEEN_MS)),
+        )  # fmt: skip
 
     def get(self, id_: str) -> Incident:
         """Return an incident that whoever asks may see. Raises NotFound."""

@@ -95,7 +95,7 @@ def _own_tokens() -> Any:
 def _grant_form() -> Any:
     roles = [(role.value, t(f"role.{role.value}")) for role in Role]
     fields = [acts.field("subject", t("admin.subject")), acts.choice_field("role", t("admin.role"), roles, "viewer"),
-              acts.field("tenant", t("admin.tenant"))]  # fmt: skip
+              acts.field("tenant", t("admin.tenant"), required=False)]  # fmt: skip
     form = acts.act_form("/api/v1/people/{subject}/grants", fields, t("admin.grant"), data_method="PUT")
     return acts.drop_down(t("admin.grant"), form)
 

@@ -79,7 +79,13 @@ def layout(view: View, services: Services) -> Any:
 
 def _columns() -> list[dict[str, Any]]:
     return [
-        {"field": "severity", "headerName": t("col.severity"), "width": 92, "pinned": "left", "cellClass": "fw-mono"},
+        {
+            "field": "severity",
+            "headerName": t("col.severity"),
+            "width": 92,
+            "pinned": "left",
+            "cellClassRules": {f"fw-sev-{one.lower()}": f"params.value == '{one}'" for one in SEVERITIES},
+        },
         grids.link_column("title", t("col.incident"), flex=1, minWidth=320),
         {"field": "state", "headerName": t("col.state"), "width": 130},
         {"field": "kind", "headerName": t("col.kind"), "width": 150},
@@ -155,6 +161,7 @@ def register(app: Dash, services: Services) -> None:
 
     @app.callback(
         Output("incidents-grid", "rowData"),
+        Output("incidents-grid", "style"),
         Output("incidents-cards", "children"),
         Output("incidents-note", "children"),
         Output("incidents-more", "children"),
@@ -162,18 +169,19 @@ def register(app: Dash, services: Services) -> None:
         Input("view", "data"),
         Input("beat", "data"),
     )
-    @safely(5, 4)
+    @safely(6, 5)
     def rows(data: Any, _: Any) -> tuple[Any, ...]:
         view, now_ms = View.of(data), SystemClock().now_ms()
         try:
             page = reads.records.page(filter_of(view), view.get("cursor") or None, PAGE_ROWS)
         except ConfigError:
             page = reads.records.page(filter_of(view), None, PAGE_ROWS)
-        found = page.items
+        found = sorted(page.items, key=lambda one: one.severity.value) if not _over(view) else list(page.items)
         nothing = None if found else _nothing(view)
         note = t("incidents.shown", n=len(found))
         more = _older(view, page.next_cursor) if page.next_cursor else None
-        return [_row(one, now_ms) for one in found], _cards(found, now_ms), note, more, nothing
+        height = {"height": f"{min(640, 64 + 31 * max(2, len(found)))}px"}
+        return [_row(one, now_ms) for one in found], height, _cards(found, now_ms), note, more, nothing
 
     @app.callback(
         Output("incidents-silences", "children"),
@@ -195,6 +203,11 @@ def register(app: Dash, services: Services) -> None:
 
 #: Parts of the address that a saved view keeps.
 KEPT = ("state", "severity", "kind", "quiet", "q", "node", "job", "assignee")
+
+
+def _over(view: View) -> bool:
+    """Say whether the list shows what is over too: then the newest come first, else the gravest."""
+    return view.choice("state", STATES, "active") in ("closed", "all")
 
 
 def _nothing(view: View) -> Any:

@@ -107,7 +107,7 @@ def host_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], 
         series = {words: _points(view, rows, column, scale) for column, words in columns.items()}
         if _any(series):
             strips.append(Strip(t(f"strip.{key}"), unit, series, zero=key in ("cpu", "memory", "load")))
-    strips += _ports(store, view, window, bucket)
+    strips += port_strips(store, view, window, bucket)
     warm = page_reads.warmest_sensors(store, name, max(1, round(window.seconds / 60)), 5) if window.live else {}
     if warm:
         moved = {
@@ -120,7 +120,8 @@ def host_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], 
     return strips, age if window.live else 0.0
 
 
-def _ports(store: Store, view: View, window: Window, bucket: int) -> list[Strip]:
+def port_strips(store: Store, view: View, window: Window, bucket: int) -> list[Strip]:
+    """Return traffic, congestion notices and errors of a node's ports; what stayed 0 has no strip."""
     rows = reads_node.port_series(store, node_of(store, view), window.start_ms, window.end_ms, bucket)
     by_port: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:

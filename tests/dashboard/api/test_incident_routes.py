@@ -136,7 +136,10 @@ def test_a_node_that_is_no_name_is_refused(full: Site, node: str) -> None:
 
 def test_a_node_that_is_not_known_is_refused(full: Site) -> None:
     answer = post(full, "/actions", full.token(Role.OPERATOR), kind="drain", node="n999", reason="x")
-    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "no node is called n999")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        404,
+        "the inventory of cluster lab knows no node n999",
+    )
 
 
 def test_operators_stop_all_actions_and_admins_allow_them_again(full: Site) -> None:
