@@ -20,7 +20,7 @@ WITNESSES: Mapping[str, tuple[str, str]] = {
     "power": ("device_samples", "power_w"),
     "ecc": ("device_samples", "ecc_corrected_total"),
     "device_error": ("events", "code"),
-    "rdma": ("port_samples", "rcv_errors_total"),
+    "rdma": ("port_samples", "rx_bytes_total"),
     "link_flap": ("port_samples", "link_downed_total"),
     "storage": ("storage_samples", "read_ms"),
     "config_drift": ("config_facts", "value"),
