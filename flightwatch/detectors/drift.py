@@ -237,18 +237,14 @@ def _follow(
 
 
 def _inflation(own_TR: FloatArray, sigma_TR: FloatArray, width: int = 8) -> float:
-    """Scatter of means of `width` blocks relative to independent blocks; a median over ranks and time.
-
-    Few means tell it badly (a small job's short history), and too large a figure hides faults: it is taken one standard
-    error lower than it comes out. The error of a scale from absolute deviations is 1.17 / sqrt(n).
-    """
+    """Scatter of means of `width` blocks over that of independent blocks, one standard error (1.17 / sqrt(n)) lower."""
     if len(own_TR) < 3 * width:
         return 1.0
     means = trailing_mean(own_TR / sigma_TR, width)[2 * width :: width]
     means = means - sorted_median(means.T)[None, :] if len(means) > 4 else means
     typical = sorted_median(np.abs(means).reshape(1, -1))[0] * MAD_TO_SIGMA * np.sqrt(width)
-    number = max(1, int(np.count_nonzero(np.isfinite(means))))
-    typical /= 1 + 1.17 / np.sqrt(number)
+    # Few means tell it badly, and too large a figure hides faults (decision 0106).
+    typical /= 1 + 1.17 / np.sqrt(max(1, int(np.isfinite(means).sum())))
     return float(max(1.0, typical)) if np.isfinite(typical) else 1.0
 
 
