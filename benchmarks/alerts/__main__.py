@@ -29,10 +29,12 @@ _BY_INGEST = ("received_at", "src_partition", "src_offset")
 
 
 def now_ms() -> int:
+    """Return the time of this machine, milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
 
 
 def event(node: str, code: str, severity: str, message: str, device: int | None = None) -> Row:
+    """Return a row of `events` as a kernel log gives it, stamped now."""
     values: dict[str, Any] = {"ts": now_ms(), "cluster": CLUSTER, "node": node, "device": device,
                               "source": "kernel", "code": code, "severity": severity, "message": message,
                               "attrs": {}}  # fmt: skip
@@ -107,6 +109,7 @@ def storm_rows(number: int, causes: int, seed: int) -> list[Row]:
 
 
 def inventory(where: Installation, causes: int) -> None:
+    """Tell the installation which nodes stand in which rack, one rack a cause."""
     rows = [
         Row("inventory", {"ts": now_ms(), "cluster": CLUSTER, "node": f"r{rack:02d}-n{node}", "rack": f"r{rack:02d}"})
         for rack in range(causes)
@@ -162,6 +165,7 @@ def resident(pid: int) -> int:
 
 
 def main() -> None:
+    """Measure and print both tables: event to webhook, and a storm."""
     parser = argparse.ArgumentParser(prog="benchmarks.alerts", description=__doc__)
     parser.add_argument("--probes", type=int, default=100, help="fatal errors, one a second (default: 100)")
     parser.add_argument("--rate", type=int, default=1000, help="background events a second (default: 1000)")

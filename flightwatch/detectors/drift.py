@@ -7,7 +7,6 @@ five steps are reduced to their median, so a single long step says nothing.
 Every rank carries its own baseline (the median of its first blocks, then moving slowly, each move
 clipped to half a sigma), so a chip that is a little slower than its peers all its life is not a
 finding: a change is. Four tests read the deviations:
-
 - window: mean over 1, 2, 4, ... blocks against the scatter of such means;
 - accumulation: one-sided CUSUM with a drift of one per cent (Page 1954), which finds what is small
   but stays;
