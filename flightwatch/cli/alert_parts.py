@@ -14,7 +14,8 @@ from flightwatch.incidents.delivery import Alerting
 from flightwatch.incidents.facts import FactReader
 from flightwatch.incidents.heartbeat import Heartbeat
 from flightwatch.incidents.messages import Messages
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.incidents.routes import Routes, RouteSettings
 from flightwatch.pipeline.control.actions import ActionRecords
 from flightwatch.pipeline.control.alerts import AlertRecords

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from urllib.parse import urlsplit
 
-from flightwatch.cli.alert_parts import channels_of, routes_of
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.sections import all_sections, config_file
 from flightwatch.core.clock import SystemClock
@@ -13,6 +12,8 @@ from flightwatch.core.errors import ConfigError
 from flightwatch.core.settings import Loaded, load, template
 from flightwatch.core.vocabulary import ExitCode
 from flightwatch.incidents.action_settings import ActionSettings
+from flightwatch.incidents.channels import ChannelSettings
+from flightwatch.incidents.routes import RouteSettings
 
 HELP = "Check the configuration, or write a commented file with every key at its default."
 EPILOG = "example:\n  flightwatch config init > flightwatch.toml\n  flightwatch config check --config flightwatch.toml"
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _verify(loaded: Loaded) -> None:
     """Check what only the parts that use a setting know. Raises ConfigError, naming section and key."""
-    common, clock = loaded.section(CommonSettings), SystemClock()
+    common = loaded.section(CommonSettings)
     for key, url in (("bus", common.bus_url), ("store", common.store_url), ("control", common.control_url)):
         if url.partition("://")[0] not in _SCHEMES[key]:
             raise ConfigError(f"flightwatch.{key} = {_shown(url)!r}: known are {', '.join(_SCHEMES[key])}")
@@ -51,7 +52,12 @@ def _verify(loaded: Loaded) -> None:
             port = server.rpartition(":")[2] if ":" in server and not server.endswith("]") else ""
             if port and not (port.isdigit() and 0 < int(port) < 65_536):
                 raise ConfigError(f"flightwatch.{key} = {_shown(url)!r}: {port} is not a port")
-    routes_of(loaded, channels_of(loaded, clock))
+    channels, routes = loaded.named(ChannelSettings), loaded.named(RouteSettings)
+    if channels or routes:
+        # Only here: notifiers need the server's packages, and the other settings are checked without any.
+        from flightwatch.cli.alert_parts import channels_of, routes_of
+
+        routes_of(loaded, channels_of(loaded, SystemClock()))
     loaded.section(ActionSettings).checked()
 
 

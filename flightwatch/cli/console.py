@@ -19,7 +19,8 @@ from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.control.database import open_control

@@ -8,7 +8,8 @@ from typing import Any
 
 from flightwatch.core.clock import Clock
 from flightwatch.incidents.channels import Channel, ChannelSettings, build_channel
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.incidents.webhook_receiver import WebhookReceiver
 
 

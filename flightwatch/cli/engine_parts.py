@@ -18,7 +18,8 @@ from flightwatch.incidents.evidence import Evidence
 from flightwatch.incidents.fast_events import FastEvents, event_detectors
 from flightwatch.incidents.housekeeping import Housekeeping, Projections
 from flightwatch.incidents.intake import Verify
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.incidents.service import Follower, IncidentService
 from flightwatch.incidents.settings import IncidentSettings
 from flightwatch.pipeline.bus.base import Bus

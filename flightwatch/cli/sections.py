@@ -39,7 +39,7 @@ SERVER_SECTIONS: dict[str, str] = {
     "access": "flightwatch.dashboard.access.settings:AccessSettings",
     "console": "flightwatch.dashboard.settings:ConsoleSettings",
     "actions": "flightwatch.incidents.action_settings:ActionSettings",
-    "outgoing": "flightwatch.incidents.outgoing:OutgoingSettings",
+    "outgoing": "flightwatch.incidents.outgoing_settings:OutgoingSettings",
     "alerts": "flightwatch.incidents.alert_settings:AlertSettings",
     "routes": "flightwatch.incidents.routes:RouteSettings",
     "channels": "flightwatch.incidents.channels:ChannelSettings",

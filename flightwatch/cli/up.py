@@ -39,7 +39,8 @@ from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loo
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
 from flightwatch.incidents.channels import Channel
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.bus.connect import open_bus
 from flightwatch.pipeline.bus.settings import BusSettings

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.settings import named_sections, setting
 from flightwatch.incidents.contract import Disclosure, Notifier
-from flightwatch.incidents.outgoing import Outgoing
+
+if TYPE_CHECKING:  # settings are checked where no HTTP library is installed
+    from flightwatch.incidents.outgoing import Outgoing
 
 LANGUAGES = ("en", "zh")
 

@@ -20,25 +20,11 @@ import httpx
 
 from flightwatch.core.clock import Clock, SystemClock
 from flightwatch.core.errors import ConfigError, Refused, TransientError
-from flightwatch.core.settings import setting
 from flightwatch.incidents.addresses import AllowedAddresses, is_guarded
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 
 #: Addresses of one name that are tried in turn.
 _TRIED_ADDRESSES = 4
-
-
-@dataclass(frozen=True)
-class OutgoingSettings:
-    """Section `[outgoing]`: limits of every URL that Flightwatch calls."""
-
-    allowed_addresses: tuple[str, ...] = setting(
-        (),
-        "addresses, networks or ADDRESS:PORT that may be called although they are loopback, link-local or a cloud's"
-        " metadata service",
-    )
-    timeout_seconds: float = setting(10.0, "longest time of one call: name, connection and answer", minimum=0.1)
-    max_answer_bytes: int = setting(1_000_000, "bytes of an answer that are read", minimum=1000)
-    ca_file: str = setting("", "PEM file of certificate authorities to trust; empty: the system's")
 
 
 class OutgoingError(TransientError):

@@ -9,7 +9,8 @@ from flightwatch.core.incident import AlertReason, Incident, IncidentState, Prog
 from flightwatch.core.vocabulary import Severity
 from flightwatch.incidents.channels import Channel, ChannelSettings, build_channel
 from flightwatch.incidents.contract import Alert
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from tests.incidents.http_receiver import LOOPBACK, Reply
 
 OPENED_MS = 1_796_000_000_000

@@ -11,7 +11,8 @@ from flightwatch.incidents.channels import ChannelSettings, build_channel
 from flightwatch.incidents.delivery import Alerting
 from flightwatch.incidents.facts import FactReader
 from flightwatch.incidents.messages import Messages
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.incidents.routes import Routes
 from flightwatch.pipeline.control.actions import ActionRecords
 from flightwatch.pipeline.control.alerts import AlertRecords

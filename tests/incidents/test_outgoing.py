@@ -10,7 +10,8 @@ import pytest
 
 from flightwatch.core.errors import ConfigError, Refused
 from flightwatch.incidents.addresses import AllowedAddresses, is_guarded
-from flightwatch.incidents.outgoing import Outgoing, OutgoingError, OutgoingSettings, place_of
+from flightwatch.incidents.outgoing import Outgoing, OutgoingError, place_of
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from tests.incidents.http_receiver import LOOPBACK, Reply, certificate, receiving, server_tls
 
 

@@ -10,7 +10,8 @@ from fastapi.testclient import TestClient
 
 from flightwatch.core.clock import ManualClock
 from flightwatch.dashboard.access.settings import AccessSettings
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.pipeline.control.roles import Grant, Role
 from tests.dashboard.access.provider import CLIENT_ID, CLIENT_SECRET, Provider, callback
 from tests.dashboard.access_kit import Site

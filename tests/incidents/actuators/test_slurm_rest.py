@@ -8,7 +8,8 @@ import pytest
 
 from flightwatch.incidents.actuators.slurm import SlurmCommand, SlurmRest, view_of
 from flightwatch.incidents.contract import ActionRequest
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from tests.incidents.actuators.stand_in import Got, Server
 
 WISH = ActionRequest("a1", "drain", "n1", "too hot", "rule:overheat")

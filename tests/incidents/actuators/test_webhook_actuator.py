@@ -12,7 +12,8 @@ from flightwatch.incidents.action_settings import ActionSettings
 from flightwatch.incidents.actuators.registry import actuators_of
 from flightwatch.incidents.actuators.webhook import WebhookActuator
 from flightwatch.incidents.contract import ActionRequest, Actuator
-from flightwatch.incidents.outgoing import Outgoing, OutgoingSettings
+from flightwatch.incidents.outgoing import Outgoing
+from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from tests.incidents.actuators.stand_in import Server
 
 WISH = ActionRequest("a1", "replace_rank", "n1", "slow", "ann", "i1", "job", 7)
