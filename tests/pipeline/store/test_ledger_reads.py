@@ -106,19 +106,31 @@ def test_the_view_agrees_with_the_read(store: Store) -> None:
 def test_goodput_by_phase_against_a_hand_computed_job(store: Store) -> None:
     (found,) = ledger_reads.goodput(store, ["llm"])
     assert found["attempts"] == 2
-    # From 0 s to the start of the newest step: 700 + 19 * 11.
-    assert found["wall_s"] == 909.0
+    # From 0 s to the end of the newest step: 700 + 20 * 11.
+    assert found["wall_s"] == 920.0
     assert found["phase_s"] == {
         "checkpoint": 30.0, "evaluate": 50.0, "init": 70.0 + 40.0, "rendezvous": 30.0, "restore": 60.0,
-        "train": 400.0 - 80.0 + 209.0,
+        "train": 400.0 - 80.0 + 220.0,
     }  # fmt: skip
     assert found["between_s"] == 100.0
     assert (found["steps"], found["steps_repeated"]) == (40, 10)
     # Steps 0..19 took 10 s each, 20..39 at last 11 s each.
     assert found["productive_s"] == 20 * 10 + 20 * 11
-    assert found["goodput_ratio"] == pytest.approx(420 / 909)
-    assert found["repeated_s"] == 529.0 - 420.0
+    assert found["goodput_ratio"] == pytest.approx(420 / 920)
+    assert found["repeated_s"] == 540.0 - 420.0
     assert ledger_reads.goodput(store, ["nix"]) == []
+
+
+def test_a_job_that_only_steps_never_exceeds_its_time(store: Store) -> None:
+    insert(store, "runs", [{"ts": NOW, "job": "calm", "run": "1", "phase": "train", "started_at": NOW + 400}], "calm")
+    insert(store, "rank_steps", [
+        {"ts": NOW + 5000 * step, "job": "calm", "run": "1", "step": step, "rank": 0, "step_us": 5_000_400.0}
+        for step in range(10)
+    ], "calm-steps")  # fmt: skip
+    (found,) = ledger_reads.goodput(store, ["calm"])
+    assert found["wall_s"] == 50.0
+    assert found["phase_s"] == {"train": 49.6}
+    assert found["goodput_ratio"] == 1.0
 
 
 def test_interruptions_of_a_job(store: Store) -> None:
