@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from flightwatch.cli.api_client import ApiClient, add_where, client_of, escaped
+from flightwatch.cli.output import add_format, fitted
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.vocabulary import ExitCode
 
@@ -54,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _finish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(parser)
     add_where(parser)
 
 
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         body = {"is_on": arguments.verb == "stop", "reason": arguments.reason}
         switch = api.send("PUT", "/actions/stop-switch", body)
         words = "all actions are stopped" if switch["is_on"] else "actions are allowed"
-        print(json.dumps(switch, ensure_ascii=False) if form == "json" else f"{words} ({switch['reason']})")
+        print(json.dumps(switch, ensure_ascii=False) if form == "json" else fitted(f"{words} ({switch['reason']})"))
     return ExitCode.DONE
 
 
@@ -127,4 +128,4 @@ def _text(action: dict[str, Any]) -> str:
     for name, words in (("waits_for", "waits for"), ("outcome", "outcome"), ("undo", "undo")):
         if action[name]:
             lines.append(f"  {words}: {action[name]}")
-    return "\n".join(lines)
+    return "\n".join(fitted(line, "    ") for line in lines)

@@ -6,17 +6,19 @@ import argparse
 import getpass
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
 from flightwatch.cli.alert_parts import channels_of, routes_of
+from flightwatch.cli.api_client import ApiClient
 from flightwatch.cli.common_settings import CommonSettings, local_url
 from flightwatch.cli.demo_inbox import readable
+from flightwatch.cli.output import add_format, fitted
 from flightwatch.cli.sections import load_settings
 from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.core.clock import SystemClock, iso_utc
-from flightwatch.core.errors import ConfigError, Refused
+from flightwatch.core.errors import ConfigError, FlightwatchError, Refused
 from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode, Severity
 from flightwatch.incidents.channel_test import send_test
@@ -34,6 +36,9 @@ EPILOG = (
     "  flightwatch alerts deliveries --channel oncall-slack\n"
     "  flightwatch alerts receive --port 9099      (then a channel of service webhook with that address)"
 )
+#: Of one channel in JSON.
+_CHANNEL_KEYS = ("channel", "service", "language", "disclosure", "default", "waiting", "failures", "failing_since",
+                 "last_error", "last_ok")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,11 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     receive.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     receive.add_argument("--port", type=int, default=0, help="port (default: a free one)")
     receive.add_argument("--secret-file", help="file with the channel's signing secret: others' messages are refused")
-    receive.add_argument("--format", choices=("text", "json"), default="text", help="json: one object a line")
+    add_format(receive)
 
 
 def _finish(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one object a line")
+    add_format(parser)
     parser.add_argument("--data-dir", help="data folder of the instance (default: flightwatch.data_dir)")
     parser.add_argument("--config", help="configuration file (default: FLIGHTWATCH_CONFIG or /etc/flightwatch)")
 
@@ -69,10 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verb == "test":
         return _test(arguments, settings)
     common = settings.section(CommonSettings)
+    if arguments.verb == "channels":
+        running = _running(arguments.data_dir or common.data_dir)
+        if running is not None:
+            return _print_channels(arguments, running)
     url = local_url("sqlite", arguments.data_dir, "control.db") if arguments.data_dir else common.control_url
     with closing(open_control(url, settings.section(ControlSettings))) as control:
         if arguments.verb == "channels":
-            return _channels(arguments, settings, control)
+            return _print_channels(arguments, _configured(settings, control))
         return _deliveries(arguments, control)
 
 
@@ -94,22 +103,38 @@ def _test(arguments: argparse.Namespace, settings: Loaded) -> int:
     return ExitCode.DONE
 
 
-def _channels(arguments: argparse.Namespace, settings: Loaded, control: Control) -> int:
+def _running(data_dir: str) -> Sequence[Mapping[str, Any]] | None:
+    """Return the channels of the instance that runs on a folder, the demo's own among them; None: none runs."""
+    try:
+        found = ApiClient.local(data_dir).get("/channels")["items"]
+    except FlightwatchError:
+        return None
+    return [{"channel": one["name"], **one, "last_ok": one["last_ok_at"]} for one in found]
+
+
+def _configured(settings: Loaded, control: Control) -> Sequence[Mapping[str, Any]]:
+    """Return the channels of the configuration, for an instance that does not run or runs elsewhere."""
     channels = channels_of(settings, SystemClock())
     routes = routes_of(settings, channels)
     states = AlertRecords(control).channel_states()
     waiting = AlertRecords(control).waiting_by_channel()
-    for name, channel in channels.items():
-        default = [one.value for one in Severity if name in routes.default(one)]
-        row = {
+    return [
+        {
             "channel": name, "service": channel.notifier.service, "language": channel.settings.language,
-            "disclosure": channel.disclosure.value, "default": default, "waiting": waiting.get(name, 0),
-            **_state(states.get(name)),
-        }  # fmt: skip
+            "disclosure": channel.disclosure.value, "waiting": waiting.get(name, 0),
+            "default": [one.value for one in Severity if name in routes.default(one)], **_state(states.get(name)),
+        }
+        for name, channel in channels.items()
+    ]  # fmt: skip
+
+
+def _print_channels(arguments: argparse.Namespace, channels: Sequence[Mapping[str, Any]]) -> int:
+    for row in channels:
         if arguments.format == "json":
-            print(json.dumps(row, ensure_ascii=False))
+            print(json.dumps({name: row[name] for name in _CHANNEL_KEYS}, ensure_ascii=False))
         else:
-            print(f"{name:20} {row['service']:13} {','.join(default) or '-':10} {_how(row)}")
+            default = ",".join(row["default"]) or "-"
+            print(fitted(f"{row['channel']:16} {row['service']:12} {default:10} {_how(row)}", " " * 4))
     if not channels and arguments.format == "text":
         print("no channels: write [channels.NAME] sections; see docs/alerts.md")
     return ExitCode.DONE
@@ -139,10 +164,10 @@ def _deliveries(arguments: argparse.Namespace, control: Control) -> int:
             print(json.dumps(_row(one), ensure_ascii=False))
         else:
             error = f": {one.error}" if one.error else ""
-            print(
+            print(fitted(
                 f"{iso_utc(one.updated_at_ms)}  {one.channel:16} {one.severity.value:4} {one.reason.value:12}"
                 f" {one.state:8} {one.incident or one.thread}{error}"
-            )
+            ))  # fmt: skip
     return ExitCode.DONE
 
 

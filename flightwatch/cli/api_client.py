@@ -67,8 +67,12 @@ class ApiClient:
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the document of a GET; a query value of None is left out, a list is repeated."""
-        pairs = [(key, item) for key, value in query.items() for item in _items(value)]
-        return self._ask("GET", path + (f"?{urlencode(pairs)}" if pairs else ""), None)
+        answer = self._ask("GET", path + _query(query), None)
+        return json.loads(answer) if answer else None
+
+    def get_text(self, path: str, **query: Any) -> str:
+        """Return the text of a GET that answers with a document for people."""
+        return self._ask("GET", path + _query(query), None).decode("utf-8")
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Return the document that answers a write, None when there is none.
@@ -78,14 +82,15 @@ class ApiClient:
         Refused: not found, not allowed, or refused in the present state. ConfigError: an argument is wrong.
         FlightwatchError: the instance or its databases are away.
         """
-        return self._ask(method, path, {} if body is None and method != "DELETE" else body)
+        answer = self._ask(method, path, {} if body is None and method != "DELETE" else body)
+        return json.loads(answer) if answer else None
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         content = None if body is None else json.dumps(body).encode()
         with self._response(method, PREFIX + path, content) as response:
             answer, status = response.read(), response.status
         if 200 <= status < 300:
-            return json.loads(answer) if answer else None
+            return answer
         kind = ConfigError if status in (400, 422) else Refused if status < 500 else FlightwatchError
         raise kind(error_text(answer, status))
 
@@ -122,6 +127,11 @@ def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPCon
     if scheme == "http":
         return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
     return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=ssl.create_default_context())
+
+
+def _query(wanted: Mapping[str, Any]) -> str:
+    pairs = [(key, item) for key, value in wanted.items() for item in _items(value)]
+    return f"?{urlencode(pairs)}" if pairs else ""
 
 
 def _items(value: Any) -> list[str]:

@@ -20,6 +20,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("inspect", "flightwatch.cli.inspect", "rows, events and a summary of recorded output"),
     ("inventory", "flightwatch.cli.inventory", "racks, slots, zones, switches and rails, with history"),
     ("pipeline", "flightwatch.cli.pipeline", "store what is on the bus; several share the work"),
+    ("silence", "flightwatch.cli.silence", "what is kept quiet: list, add, end; maintenance windows"),
     ("simulate", "flightwatch.cli.simulate", "a simulated cluster, live, through this installation"),
     ("size", "flightwatch.cli.size", "rows, traffic, cores and disk of a cluster"),
     ("profile", "flightwatch.cli.profile", "record a few steps of a running job, without a change of its code"),

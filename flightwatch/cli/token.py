@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from flightwatch.cli.access_records import add_where, open_records
+from flightwatch.cli.output import add_format, fitted
 from flightwatch.core.clock import SystemClock, iso_utc
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.vocabulary import ExitCode
+
+if TYPE_CHECKING:
+    from flightwatch.pipeline.control.tokens import Token
 
 HELP = "API tokens for programs, with a role, scopes and an end."
 EPILOG = (
@@ -32,9 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="what it may be used for (default: read)")  # fmt: skip
     create.add_argument("--days", type=float, default=90.0, help="until it expires (default: 90)")
     listed = verbs.add_parser("list", help="all tokens, the newest first")
-    listed.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(listed)
     revoke = verbs.add_parser("revoke", help="end a token now")
     revoke.add_argument("id", help="id of the token (see list)")
+    add_format(create)
+    add_format(revoke)
     for one in (create, listed, revoke):
         add_where(one)
 
@@ -55,6 +63,9 @@ def _create(arguments: argparse.Namespace) -> int:
             arguments.name, records.actor, grants, arguments.scope or ["read"], arguments.days
         )
         records.done("token.create", token.name, f"{token.id}: {' '.join(sorted(token.scopes))}")
+    if arguments.format == "json":
+        print(json.dumps(_row(token, SystemClock().now_ms()) | {"secret": secret}, ensure_ascii=False))
+        return ExitCode.DONE
     print(secret)
     print(f"token {token.id} ({token.name}), until {iso_utc(token.expires_at_ms)}", file=sys.stderr)
     return ExitCode.DONE
@@ -65,31 +76,38 @@ def _list(arguments: argparse.Namespace) -> int:
     with open_records(arguments) as records:
         tokens = records.tokens.all()
     for token in tokens:
-        state = (
-            "revoked" if token.revoked_at_ms is not None else "expired" if token.expires_at_ms <= now_ms else "valid"
-        )
-        grants = ", ".join(f"{grant.role.value} {grant.tenant or 'everywhere'}" for grant in token.grants)
-        if arguments.format == "json":
-            print(json.dumps({
-                "id": token.id, "name": token.name, "owner": token.owner, "state": state,
-                "grants": [{"role": grant.role.value, "tenant": grant.tenant} for grant in token.grants],
-                "scopes": sorted(token.scopes), "created_at": iso_utc(token.created_at_ms),
-                "expires_at": iso_utc(token.expires_at_ms), "used_at": iso_utc(token.used_at_ms),
-            }, ensure_ascii=False))  # fmt: skip
-        else:
-            used = f"used {iso_utc(token.used_at_ms)}" if token.used_at_ms else "never used"
-            scopes = " ".join(sorted(token.scopes))
-            print(
-                f"{token.id}  {token.name}  {state}  {grants}  [{scopes}]  until {iso_utc(token.expires_at_ms)}  {used}"
-            )
+        row = _row(token, now_ms)
+        print(json.dumps(row, ensure_ascii=False) if arguments.format == "json" else _line(row))
     if not tokens and arguments.format == "text":
         print("no token", file=sys.stderr)
     return ExitCode.DONE
+
+
+def _row(token: Token, now_ms: int) -> dict[str, Any]:
+    state = "revoked" if token.revoked_at_ms is not None else "expired" if token.expires_at_ms <= now_ms else "valid"
+    return {
+        "id": token.id, "name": token.name, "owner": token.owner, "state": state,
+        "grants": [{"role": grant.role.value, "tenant": grant.tenant} for grant in token.grants],
+        "scopes": sorted(token.scopes), "created_at": iso_utc(token.created_at_ms),
+        "expires_at": iso_utc(token.expires_at_ms), "used_at": iso_utc(token.used_at_ms),
+    }  # fmt: skip
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    grants = ", ".join(f"{one['role']} {one['tenant'] or 'everywhere'}" for one in row["grants"])
+    used = f"used {row['used_at']}" if row["used_at"] else "never used"
+    return fitted(
+        f"{row['id']}  {row['name']}  {row['state']}  {grants}  [{' '.join(row['scopes'])}]  until {row['expires_at']}"
+        f"  {used}"
+    )
 
 
 def _revoke(arguments: argparse.Namespace) -> int:
     with open_records(arguments) as records:
         token = records.tokens.revoke(arguments.id)
         records.done("token.revoke", token.name, token.id)
-    print(f"token {token.id} ({token.name}) is revoked")
+    if arguments.format == "json":
+        print(json.dumps(_row(token, SystemClock().now_ms()), ensure_ascii=False))
+    else:
+        print(f"token {token.id} ({token.name}) is revoked")
     return ExitCode.DONE

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from flightwatch.cli.access_records import AccessRecords, add_where, open_records
+from flightwatch.cli.output import add_format
 from flightwatch.core.clock import iso_utc
 from flightwatch.core.errors import Refused
 from flightwatch.core.vocabulary import ExitCode
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments."""
     verbs = parser.add_subparsers(dest="verb", required=True)
     listed = verbs.add_parser("list", help="everybody, by name")
-    listed.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    add_format(listed)
     add_where(listed)
     for verb, text in (
         ("grant", "give a role"), ("withdraw", "take a role away that was given by hand"),
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if verb in ("link", "unlink"):
             one.add_argument("service", choices=SERVICES, help="chat service")
             one.add_argument("account", help="the person's id there")
+        add_format(one)
         add_where(one)
 
 
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         person_now = records.people.get(arguments.subject)
         if person_now is None:
             raise Refused(f"nobody is called {arguments.subject}")
-        _print(person_now, "text")
+        _print(person_now, arguments.format)
     return ExitCode.DONE
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +117,80 @@ def test_incidents_over_the_socket(instance: Instance, capsys: pytest.CaptureFix
     assert all(actor.startswith("socket:") for actor in actors)
 
 
+def test_states_of_a_list(instance: Instance, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--data-dir", str(instance.folder))
+    for number, state in enumerate(("open", "acknowledged", "resolved", "false_positive")):
+        add_incident(instance.site.control, f"s{number}", AT_MS + number, tenant=None, node="states", state=state)
+    listed: Any = ("incident", "list", "--node", "states", *where)
+
+    def ids(*words: str) -> list[str]:
+        return sorted(line.split()[0] for line in flightwatch(capsys, *listed, *words)[1].splitlines())
+
+    assert ids() == ids("--state", "active") == ids("--state", "open", "--state", "acknowledged") == ["s0", "s1"]
+    assert ids("--state", "open") == ["s0"]
+    assert ids("--state", "resolved", "--state", "active") == ["s0", "s1", "s2"]
+    assert ids("--state", "all") == ["s0", "s1", "s2", "s3"]
+    assert json.loads(flightwatch(capsys, *listed, "--state", "open", "--json")[1])["state"] == "open"
+
+
+def test_a_report_for_friday(instance: Instance, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--data-dir", str(instance.folder))
+    code, text, _ = flightwatch(capsys, "incident", "post-mortem", "i2", *where)
+    assert code == 0
+    assert text.startswith("# ")
+    assert "It is slow." in text
+    assert "FROM flightwatch.incidents WHERE id = 'i2'" in text
+    file = tmp_path / "report.md"
+    code, out, said = flightwatch(capsys, "incident", "post-mortem", "i2", "--output", str(file), *where)
+    assert (code, out, file.read_text(encoding="utf-8")) == (0, "", text)
+    assert str(file) in said
+    assert (
+        json.loads(flightwatch(capsys, "incident", "post-mortem", "i2", "--json", *where)[1])["incident"]["id"] == "i2"
+    )
+    assert "<html" in flightwatch(capsys, "incident", "post-mortem", "i2", "--format", "html", *where)[1]
+    assert flightwatch(capsys, "incident", "post-mortem", "nothing", *where)[0] == 1
+    code, _, said = flightwatch(capsys, "incident", "post-mortem", "i2", "--output", str(tmp_path / "no" / "x"), *where)
+    assert (code, "--output" in said) == (2, True)
+
+
+def test_silences_are_added_listed_and_ended(instance: Instance, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--data-dir", str(instance.folder))
+    add: Any = ("silence", "add", "--hours", "2", "--reason", "pump", *where)
+    code, out, _ = flightwatch(capsys, *add, "--match", "cooling_zone=z3", "--match", "kind=overheat", "--json")
+    made = json.loads(out)
+    assert (code, made["matchers"]) == (0, {"cooling_zone": "z3", "kind": "overheat"})
+    assert "maintenance of node=gpu-04*" in flightwatch(capsys, *add, "--match", "node=gpu-04*", "--maintenance")[1]
+    for words in (("--match", "node"), ("--match", "=x"), ("--match", "node=a", "--match", "node=b"),
+                  ("--match", "colour=red"), ("--match", "node=*")):  # fmt: skip
+        code, _, said = flightwatch(capsys, *add, *words)
+        assert (code, said.count("\n")) == (2, 1)
+    ids = [line.split()[0] for line in flightwatch(capsys, "silence", "list", *where)[1].splitlines()]
+    assert made["id"] in ids
+    assert "ended" in flightwatch(capsys, "silence", "end", made["id"], *where)[1]
+    code, _, said = flightwatch(capsys, "silence", "end", made["id"], *where)
+    assert (code, said) == (1, f"flightwatch silence: silence {made['id']} has ended already\n")
+    assert made["id"] not in flightwatch(capsys, "silence", "list", *where)[1]
+    assert made["id"] in flightwatch(capsys, "silence", "list", "--all", *where)[1]
+    assert flightwatch(capsys, "silence", "end", "nothing", *where)[0] == 1
+
+
+def test_lines_fit_a_narrow_terminal(instance: Instance) -> None:
+    reader, writer = pty.openpty()
+    environment = os.environ | {"COLUMNS": "80"}
+    command = [sys.executable, "-m", "flightwatch.cli", "incident", "show", "i1", "--data-dir", str(instance.folder)]
+    with subprocess.Popen(command, stdout=writer, env=environment) as process:
+        os.close(writer)
+        text = b""
+        with suppress(OSError):  # the end of a terminal whose other side closed
+            while part := os.read(reader, 65_536):
+                text += part
+        os.close(reader)
+    assert process.returncode == 0
+    lines = text.decode().splitlines()
+    assert len(lines) > 10
+    assert max(map(len, lines)) <= 80
+
+
 def test_refusals_are_one_sentence(instance: Instance, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--data-dir", str(instance.folder))
     code, _, said = flightwatch(capsys, "incident", "ack", "nothing", *where)
@@ -139,6 +218,11 @@ def test_incidents_over_a_url_with_a_token(
     monkeypatch.setenv("FLIGHTWATCH_TOKEN", "fw_wrong")
     code, _, said = flightwatch(capsys, "incident", "list")
     assert (code, "unknown, expired or revoked" in said) == (1, True)
+    _, secret, _ = flightwatch(capsys, "token", "create", "reader", "--data-dir", str(instance.folder))
+    monkeypatch.setenv("FLIGHTWATCH_TOKEN", secret.strip())
+    assert flightwatch(capsys, "incident", "list")[0] == 0
+    code, _, said = flightwatch(capsys, "incident", "ack", "i1")
+    assert (code, said.count("\n"), "operator" in said or "write" in said) == (1, 1, True)
     for url in ("ftp://x", "nonsense", "http://"):
         assert flightwatch(capsys, "incident", "list", "--url", url)[0] == 2
     code, _, said = flightwatch(capsys, "incident", "list", "--url", "http://127.0.0.1:9")

@@ -7,11 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flightwatch.cli import main
+from flightwatch.cli.local_client import SOCKET_NAME
+from flightwatch.dashboard.api.local import create_local_app
+from flightwatch.dashboard.serve import HttpServer, bind_unix
+from tests.dashboard.access_kit import Site
 from tests.incidents.alert_kit import alert, channel
 
 
@@ -78,6 +83,24 @@ def test_channels_and_deliveries(config: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out)["default"] == ["P1", "P2", "P3"]
     assert main(["alerts", "deliveries", "--config", str(config)]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_a_running_instance_says_which_channels_it_has(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir(exist_ok=True)
+    own = replace(Site(data).services, channels={"demo": channel("webhook", "http://127.0.0.1:9")})
+    server = HttpServer("local", create_local_app(own), bind_unix(data / SOCKET_NAME))
+    server.start()
+    try:
+        assert main(["alerts", "channels", "--json", "--config", str(config)]) == 0
+        row = json.loads(capsys.readouterr().out)
+        assert (row["channel"], row["default"], row["last_ok"]) == ("demo", ["P1", "P2", "P3"], None)
+        assert main(["alerts", "channels", "--config", str(config)]) == 0
+        assert "not used yet" in capsys.readouterr().out
+    finally:
+        server.stop()
 
 
 def test_a_wrong_channel_is_one_sentence(

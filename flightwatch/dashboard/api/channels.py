@@ -8,22 +8,29 @@ from pydantic import BaseModel
 
 from flightwatch.core.clock import iso_utc
 from flightwatch.core.errors import NotFound, Refused
+from flightwatch.core.vocabulary import Severity
 from flightwatch.dashboard.api.inputs import Id
 from flightwatch.dashboard.api.parts import Parts
 from flightwatch.dashboard.api.routes import Asker, Routes, check_tenant
 from flightwatch.incidents.channel_test import send_test
+from flightwatch.incidents.routes import Routes as ChannelRoutes
 from flightwatch.pipeline.control.alerts import AlertRecords
 from flightwatch.pipeline.control.roles import Role
 
 
 class ChannelModel(BaseModel):
-    """A channel. `failing_since` null: its last message was taken, or it was never used."""
+    """A channel. `default`: severities it hears where no route fits; `failures`: in a row, up to now.
+
+    `failing_since` null: its last message was taken, or it was never used.
+    """
 
     name: str
     service: str
     language: str
     disclosure: str
+    default: list[str]
     waiting: int
+    failures: int
     failing_since: str | None
     last_error: str | None
     last_ok_at: str | None
@@ -53,13 +60,15 @@ def routes(parts: Parts) -> Routes:
         check_tenant(viewer, Role.ADMIN, None)
         records = AlertRecords(parts.control)
         states, waiting = records.channel_states(), records.waiting_by_channel()
-        items = []
+        routes, items = ChannelRoutes({}, parts.services.channels), []
         for name, channel in sorted(parts.services.channels.items()):
             state = states.get(name)
             items.append(
                 {
                     "name": name, "service": channel.notifier.service, "language": channel.settings.language,
                     "disclosure": channel.disclosure.value, "waiting": waiting.get(name, 0),
+                    "default": [one.value for one in Severity if name in routes.default(one)],
+                    "failures": state.failures if state else 0,
                     "failing_since": iso_utc(state.failing_since_ms) if state else None,
                     "last_error": state.last_error if state else None,
                     "last_ok_at": iso_utc(state.last_ok_at_ms) if state else None,
