@@ -219,6 +219,7 @@ def run_agent(
         environment.op_ring,
     )  # fmt: skip
     environment.run_watch = parts.hang.progress.see
+    environment.block_times = parts.profiler.blocks if parts.profiler is not None else None
     keys = control_keys(environment.settings.control_keys)
     commands = CommandReader(bus, node, keys, clock, os.path.join(state_dir(common), "commands_seen")) if keys else None
     agent = Agent(environment, parts.sink, clock, sender.state, commands, parts.handlers, settle=settle_memory)

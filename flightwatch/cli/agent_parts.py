@@ -65,8 +65,9 @@ class AgentParts:
             marker = os.path.join(state_dir, "counters_paused")
             pause = CounterPause(marker, run_command) if section.pause_counters else None
             self.profiler = Profiler(
-                folder, state_dir, blobs, sink, clock, abstract=section.abstract, node=common.node_name, pause=pause
-            )
+                folder, state_dir, blobs, sink, clock, abstract=section.abstract, node=common.node_name, pause=pause,
+                probe_socket=probe_socket,
+            )  # fmt: skip
         hang_seconds = section.hang_seconds if live else 0.0
         beside = os.path.dirname(probe_socket)
         folders = (beside, os.path.join(beside, "profiler"), socket_folder(settings, common))

@@ -22,16 +22,19 @@ from flightwatch.core.settings import Loaded
 from flightwatch.core.vocabulary import ExitCode
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
+from flightwatch.pipeline.profiles.limits import BLOCK_BYTES, MOST_RANKS, MOST_STEPS, check_block_size, check_size
 from flightwatch.pipeline.profiles.object_store import checked_place, store_of
-from flightwatch.pipeline.profiles.records import KEPT, REQUEST_ENDED, Profiles, Wanted
+from flightwatch.pipeline.profiles.records import BLOCKS, KEPT, REQUEST_ENDED, Profiles, Wanted
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
 
 HELP = "Record a few steps of a running job on chosen ranks, the same steps on all of them; no change of its code."
 EPILOG = (
-    "The job must have been started with the variables that `flightwatch doctor` prints.\n\n"
+    "start: the job must have been started with the variables that `flightwatch doctor` prints; blocks: with the"
+    " probe.\n\n"
     "examples:\n  flightwatch profile start --job llama --ranks 3,7-9 --steps 5 --wait\n"
     "  flightwatch profile start --job llama --role dp=0 --steps 3 --stacks\n"
     "  flightwatch profile start --job llama --suspects --wait\n"
+    "  flightwatch profile blocks --job llama --ranks 3,7 --steps 20 --wait\n"
     "  flightwatch profile status p1a2b3c4d5e\n  flightwatch profile fetch p1a2b3c4d5e --out traces/\n"
     "  flightwatch profile stop p1a2b3c4d5e\n  flightwatch profile list"
 )
@@ -41,43 +44,50 @@ _ROLE_QUERY = (
     "SELECT DISTINCT rank FROM flightwatch.placements WHERE @role AND job = @job"
     " AND run = (SELECT argMax(run, ts) FROM flightwatch.placements WHERE job = @job)"
 )
-#: The longest list a command may carry.
-_MOST_RANKS = 64
 _POLL_SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments."""
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="start|stop|status|list|fetch")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="start|blocks|stop|status|list|fetch")
     start = verbs.add_parser("start", help="ask for a profile; prints its id")
-    start.add_argument("--job", required=True, help="name of the job")
-    start.add_argument("--attempt", default="", help="attempt of the job (default: the one that runs)")
-    who = start.add_mutually_exclusive_group(required=True)
-    who.add_argument("--ranks", help="ranks, for example 3,7-9")
-    who.add_argument("--role", help="all ranks with a role, for example dp=0 or tp=1,pp=0")
-    who.add_argument(
-        "--suspects", action="store_true", help="the ranks that open slow findings name, and two role peers of each"
-    )
+    _who_and_when(start)
     start.add_argument("--steps", type=int, default=5, help="steps to record (default: 5)")
     start.add_argument("--stacks", action="store_true", help="record Python stacks")
     start.add_argument("--shapes", action="store_true", help="record shapes of inputs")
     start.add_argument("--memory", action="store_true", help="record allocations")
-    start.add_argument("--reason", default="", help="why, kept with the profile")
-    start.add_argument("--timeout", type=int, default=120, help="seconds until it fails without traces (default: 120)")
     start.add_argument("--max-bytes", type=int, help="bytes of all traces (default: profiles.most_bytes)")
     start.add_argument("--to", default="", help="address below profiles.object_stores where the traces go (s3://...)")
     start.add_argument("--override-limits", action="store_true", help="more ranks, steps or bytes than [profiles] has")
-    start.add_argument(
-        "--wait", action="store_true", help="wait until every rank has ended; exit code 1 when one failed"
-    )
+    _common(start)
+    text = "times of the model's blocks in every step for a while, by the probe and without a trace"
+    blocks = verbs.add_parser("blocks", help=text, description=f"Send {text}, as rows of op_timings of level block.")
+    _who_and_when(blocks)
+    blocks.add_argument("--steps", type=int, default=20, help=f"steps, at most {MOST_STEPS} (default: 20)")
+    _common(blocks)
     for verb, text in (("stop", "end a profile"), ("status", "show one profile"), ("fetch", "copy its traces")):
         one = verbs.add_parser(verb, help=text)
         one.add_argument("id", help="id of the profile")
         if verb == "fetch":
             one.add_argument("--out", default=".", help="folder to copy into (default: this one)")
         _common(one)
-    _common(start)
     _common(verbs.add_parser("list", help="show the newest profiles"))
+
+
+def _who_and_when(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--job", required=True, help="name of the job")
+    parser.add_argument("--attempt", default="", help="attempt of the job (default: the one that runs)")
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--ranks", help="ranks, for example 3,7-9")
+    who.add_argument("--role", help="all ranks with a role, for example dp=0 or tp=1,pp=0")
+    who.add_argument(
+        "--suspects", action="store_true", help="the ranks that open slow findings name, and two role peers of each"
+    )
+    parser.add_argument("--reason", default="", help="why, kept with the request")
+    parser.add_argument("--timeout", type=int, default=120, help="seconds until it fails (default: 120)")
+    parser.add_argument(
+        "--wait", action="store_true", help="wait until every rank has ended; exit code 1 when one failed"
+    )
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -94,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     control = _control(settings)
     try:
         profiles = Profiles(control)
-        if arguments.verb == "start":
+        if arguments.verb in ("start", "blocks"):
             return _start(profiles, settings, arguments)
         if arguments.verb == "list":
             _print(profiles.newest(), arguments.format)
@@ -140,42 +150,30 @@ def ranks_of(text: str) -> list[int]:
         match = _RANGE.fullmatch(part.strip())
         if match is None or (match[2] and int(match[2]) < int(match[1])):
             raise ConfigError(f"--ranks {text!r}: write ranks like 3,7-9")
-        ranks.update(range(int(match[1]), min(int(match[2] or match[1]), int(match[1]) + _MOST_RANKS) + 1))
+        ranks.update(range(int(match[1]), min(int(match[2] or match[1]), int(match[1]) + MOST_RANKS) + 1))
     return sorted(ranks)
 
 
 def _start(profiles: Profiles, settings: Loaded, arguments: argparse.Namespace) -> int:
     limits = settings.section(ProfilesSettings)
     ranks, why = _chosen(settings, arguments, limits)
-    max_bytes = arguments.max_bytes or limits.most_bytes
-    checks = (
-        ("ranks", len(ranks), limits.most_ranks, _MOST_RANKS),
-        ("steps", arguments.steps, limits.most_steps, 100),
-        ("bytes", max_bytes, limits.most_bytes, 100_000_000_000),
-    )
-    for name, value, most, most_ever in checks:
-        if not 0 < value <= (most_ever if arguments.override_limits else most):
-            hint = "" if arguments.override_limits else "; --override-limits allows more"
-            raise ConfigError(f"a profile of {value} {name}: 1 to {most} are allowed{hint}")
-    if not 1 <= arguments.timeout <= 600:
-        raise ConfigError("--timeout is 1 to 600 seconds")
-    to = checked_place(arguments.to, limits.object_stores) if arguments.to else ""
+    size = {"ranks": len(ranks), "steps": arguments.steps, "seconds": arguments.timeout}
+    if arguments.verb == "blocks":
+        max_bytes, to, options = BLOCK_BYTES, "", {BLOCKS: True}
+        check_block_size(**size, max_bytes=max_bytes)
+    else:
+        max_bytes = limits.most_bytes if arguments.max_bytes is None else arguments.max_bytes
+        override = arguments.override_limits
+        check_size(limits, **size, max_bytes=max_bytes, override=override, hint="--override-limits allows more")
+        to = checked_place(arguments.to, limits.object_stores) if arguments.to else ""
+        options = {name: bool(getattr(arguments, name)) for name in ("stacks", "shapes", "memory")}
     _check_something_runs(settings.section(CommonSettings))
-    options = {name: bool(getattr(arguments, name)) for name in ("stacks", "shapes", "memory")}
-    name = profiles.create(
-        Wanted(
-            job=arguments.job,
-            run=arguments.attempt,
-            ranks=ranks,
-            steps=arguments.steps,
-            options=options,
-            max_bytes=max_bytes,
-            max_seconds=arguments.timeout,
-            requested_by=getpass.getuser(),
-            reason=arguments.reason or why,
-            to=to,
-        )
-    )
+    wanted = Wanted(
+        job=arguments.job, run=arguments.attempt, ranks=ranks, steps=arguments.steps, options=options,
+        max_bytes=max_bytes, max_seconds=arguments.timeout, requested_by=getpass.getuser(),
+        reason=arguments.reason or why, to=to,
+    )  # fmt: skip
+    name = profiles.create(wanted)
     if not arguments.wait:
         _print([profiles.get(name)], arguments.format)
         return ExitCode.DONE
@@ -218,7 +216,8 @@ def _chosen(settings: Loaded, arguments: argparse.Namespace, limits: ProfilesSet
         return _with_role(settings, arguments), ""
     from flightwatch.cli.profile_suspects import suspects_of
 
-    return suspects_of(settings, arguments.job, _MOST_RANKS if arguments.override_limits else limits.most_ranks)
+    every = arguments.verb == "blocks" or arguments.override_limits
+    return suspects_of(settings, arguments.job, MOST_RANKS if every else limits.most_ranks)
 
 
 def _with_role(settings: Loaded, arguments: argparse.Namespace) -> list[int]:
@@ -244,6 +243,8 @@ def _with_role(settings: Loaded, arguments: argparse.Namespace) -> list[int]:
 
 def _fetch(found: dict[str, Any], out: Path, settings: ProfilesSettings) -> int:
     traces = [row for row in found["ranks"] if row["artifact"] is not None]
+    if not traces and found["options"].get(BLOCKS):
+        raise Refused(f"{found['id']} is of times of blocks: rows of op_timings, no file; `flightwatch sql` reads them")
     if not traces:
         raise Refused(f"profile {found['id']} has no trace ({found['state']})")
     try:
@@ -267,6 +268,7 @@ def _print(found: list[dict[str, Any]], form: str) -> None:
     for request in found:
         document = {
             "id": request["id"],
+            "kind": BLOCKS if request["options"].get(BLOCKS) else "trace",
             "job": request["job"],
             "run": request["run"] or None,
             "state": request["state"],
@@ -288,7 +290,9 @@ def _print(found: list[dict[str, Any]], form: str) -> None:
 
 
 def _print_text(document: dict[str, Any]) -> None:
-    what = f"{document['steps']} steps of {document['job']}"
+    what = (
+        f"{'times of blocks, ' if document['kind'] == 'blocks' else ''}{document['steps']} steps of {document['job']}"
+    )
     print(f"{document['id']}  {document['state']}  {what}  {document['created_at']}  by {document['requested_by']}")
     for row in document["ranks"]:
         parts = [f"  rank {row['rank']}", row["state"], row["node"] or "", row["artifact"] or "", row["reason"] or ""]

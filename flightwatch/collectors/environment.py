@@ -19,6 +19,7 @@ from flightwatch.core.protocols import Row
 
 if TYPE_CHECKING:
     from flightwatch.collectors.op_ring import OpRing
+    from flightwatch.collectors.profiler.block_times import BlockTimes
 
 #: Runs a command (program and arguments, never a shell) and returns its standard output.
 #: Raises NoData when the program is not installed, TransientError when it fails or exceeds its time in seconds.
@@ -41,6 +42,7 @@ class Environment:
     redfish: the section `[redfish]`.
     receiver: the section `[receiver]`, with the path of its socket decided.
     op_ring: where the receiver keeps per-op detail, None: nowhere.
+    block_times: told which ranks send and what they answer to requests; set by the agent.
     run_watch: shown rows of `runs` that are not stored: phases and ends that ranks on this node tell; set by the agent.
     nvml_answers: set by the NVML collector, so that nvidia-smi is not asked besides.
     kernel_log_answers: set while /dev/kmsg is read, so that the journal's copy is not.
@@ -62,6 +64,7 @@ class Environment:
     redfish: RedfishSettings = field(default_factory=RedfishSettings)
     receiver: ReceiverSettings = field(default_factory=ReceiverSettings)
     op_ring: OpRing | None = None
+    block_times: BlockTimes | None = None
     run_watch: Callable[[Row], None] | None = None
     nvml_answers: bool = False
     kernel_log_answers: bool = False

@@ -154,13 +154,20 @@ class Intake:
             read = read_rows(message, job, now_ms, lambda name: self._limits.name(datagram.uid, name, now_s))
             self._counts["refused_values"] += read.refused
             self._keep(read, message, job, datagram, now_s)
+            asks = self._environment.block_times
+            if asks is not None:
+                asks.hear(job, message.run, message.rank)
             for kind, one in read.others:
                 if kind == "names":
                     self._counts["refused_values"] += not self._names.learn(one, message, job)
                 elif kind == "detail":
                     self._keep_detail(one, message, job, datagram.uid, now_ms, now_s)
-                else:
+                elif kind == "left":
                     self._leave(job, message, now_ms)
+                elif asks is not None and kind == "listens":
+                    asks.listens(job, message.run, message.rank, one)
+                elif asks is not None:
+                    asks.answer(job, message.run, message.rank, one)
 
     def take(self, now_ms: int) -> list[Row]:
         """Return the rows that are ready, and from time to time the receiver's own figures."""

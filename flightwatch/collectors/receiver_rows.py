@@ -37,8 +37,9 @@ _REFUSED: Mapping[str, frozenset[str]] = {
     "events": frozenset({"source"}),
     "self_metrics": frozenset({"component", "instance"}),
 }
-#: Elements of a message besides rows: names of ops, a step's ops, the end of a process's training.
-OTHERS = ("names", "detail", "left")
+#: Elements of a message besides rows: names of ops, a step's ops, the end of a process's training, where the process
+#: looks for requests, its answers to them.
+OTHERS = ("names", "detail", "left", "listens", "asked")
 _WORDS: Mapping[tuple[str, str], frozenset[str]] = {
     ("op_timings", "level"): frozenset(word.value for word in OpLevel),
     ("op_timings", "kind"): frozenset(word.value for word in OpKind),
@@ -77,7 +78,7 @@ class Read:
     Attributes
     ----------
     groups: communication by group of each row of rank_steps, by its position in `rows`.
-    others: elements that are no rows of a table, unchecked: "names", "detail", "left".
+    others: elements that are no rows of a table, unchecked: one of OTHERS.
     refused: rows or cells that were left out.
     """
 

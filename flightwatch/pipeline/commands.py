@@ -92,6 +92,8 @@ ALLOWED: Mapping[CommandType, Mapping[str, Argument]] = {
         "stacks": Argument(bool),
         "shapes": Argument(bool),
         "memory": Argument(bool),
+        # Times of the model's blocks by the probe instead of a trace.
+        "blocks": Argument(bool),
     },
     CommandType.PROFILE_STOP: {"request": _REQUEST, "ranks": Argument(list, 64)},
     CommandType.COLLECT_EVIDENCE: {

@@ -88,7 +88,7 @@ def test_a_request_from_start_to_fetch(data_dir: Path, capsys: pytest.CaptureFix
         (("--ranks", "0", "--steps", "11"), "11 steps: 1 to 10"),
         (("--ranks", "0", "--steps", "0"), "0 steps"),
         (("--ranks", "0", "--max-bytes", "30000000000"), "20000000000"),
-        (("--ranks", "0", "--timeout", "601"), "--timeout is 1 to 600"),
+        (("--ranks", "0", "--timeout", "601"), "601 seconds: 1 to 600 are allowed"),
         (("--role", "dp=zero"), "write axes like"),
     ],
 )
@@ -96,6 +96,29 @@ def test_limits(data_dir: Path, capsys: pytest.CaptureFixture[str], words: tuple
     code, _, err = flightwatch(capsys, "start", "--data-dir", str(data_dir), "--job", "j", *words)
     assert code == 2
     assert said in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--ranks", "0-64"), "65 ranks: 1 to 64"), (("--ranks", "0", "--steps", "101"), "101 steps: 1 to 100")],
+)
+def test_limits_of_times_of_blocks(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    code, _, err = flightwatch(capsys, "blocks", "--data-dir", str(data_dir), "--job", "j", *words)
+    assert code == 2
+    assert said in err
+
+
+def test_times_of_blocks_are_a_request_without_files(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--data-dir", str(data_dir), "--format", "json")
+    code, out, err = flightwatch(capsys, "blocks", "--job", "j", "--ranks", "3,7", *words)
+    assert code == 0, err
+    made = json.loads(out)
+    assert (made["kind"], made["steps"], [row["rank"] for row in made["ranks"]]) == ("blocks", 20, [3, 7])
+    code, _, err = flightwatch(capsys, "fetch", made["id"], "--data-dir", str(data_dir))
+    assert code == 1
+    assert "rows of op_timings, no file" in err
 
 
 def test_limits_can_be_overridden_up_to_what_a_command_carries(

@@ -41,7 +41,8 @@ class ProfileRequest:
     run: attempt; "" takes the one that runs.
     start_step: first step; 0 takes the next multiple of `roundup`.
     max_seconds: the request fails when no trace came so long after it arrived.
-    max_bytes: largest trace of one rank.
+    max_bytes: largest trace of one rank; of times of blocks, what its rows may take in the store.
+    blocks: times of the model's blocks by the probe, and no trace.
     """
 
     id: str
@@ -56,6 +57,7 @@ class ProfileRequest:
     stacks: bool
     shapes: bool
     memory: bool
+    blocks: bool = False
 
 
 def request_of(command: Command) -> ProfileRequest:
@@ -88,6 +90,7 @@ def request_of(command: Command) -> ProfileRequest:
         stacks=bool(given.get("stacks", False)),
         shapes=bool(given.get("shapes", False)),
         memory=bool(given.get("memory", False)),
+        blocks=bool(given.get("blocks", False)),
     )
 
 

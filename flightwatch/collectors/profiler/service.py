@@ -10,10 +10,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flightwatch.collectors.profiler.block_times import BlockTimes
 from flightwatch.collectors.profiler.broker import ProfilerBroker
 from flightwatch.collectors.profiler.counter_pause import CounterPause
 from flightwatch.collectors.profiler.processes import NO_DAEMON, Process, training_processes
-from flightwatch.collectors.profiler.requests import Progress, RankJob, RankState, request_of
+from flightwatch.collectors.profiler.requests import ProfileRequest, Progress, RankJob, RankState, request_of
 from flightwatch.collectors.profiler.summarise import summarise
 from flightwatch.collectors.profiler.unfinished import Unfinished
 from flightwatch.collectors.profiler.uploads import Uploads
@@ -43,6 +44,7 @@ class Profiler:
     state_dir: the agent's own folder.
     node: name of this node, written into traces.
     pause: holds the devices' profiling counters while ranks record; None: they are left alone.
+    probe_socket: path of the probes' receiver; beside it ranks look for requests for times of their blocks.
     processes: returns training processes of this node; injected in tests.
     """
 
@@ -57,6 +59,7 @@ class Profiler:
         abstract: bool = True,
         node: str = "",
         pause: CounterPause | None = None,
+        probe_socket: str = "",
         processes: Callable[[], Any] = training_processes,
         summarise: Callable[[str, int], dict[str, Any]] = summarise,
     ) -> None:
@@ -75,6 +78,7 @@ class Profiler:
         copies = os.path.join(state_dir, "profiles")
         self.uploads = Uploads(copies, blobs, sink, clock, self.broker.finish, summarise, node)
         self._unfinished = Unfinished(os.path.join(state_dir, "profile_requests"))
+        self.blocks = BlockTimes(probe_socket, clock, self.report) if probe_socket else None
         self._sent_roster: tuple[str, float] = ("", float("-inf"))
         self._numbers = 0
         #: Requests that this agent makes itself; their traces and news stay here.
@@ -93,6 +97,8 @@ class Profiler:
         if self._pause is not None:
             self._pause.start()
         self.uploads.start()
+        if self.blocks is not None:
+            self.blocks.start()
         self._thread.start()
         self._go_on()
 
@@ -100,10 +106,10 @@ class Profiler:
         """Take up what a former agent left unfinished; its ranks may have recorded already, and record once more."""
         for request, begun_ms in list(self._unfinished.left_behind()):
             if self._clock.now_ms() - begun_ms < request.max_seconds * 1000:
-                self.broker.begin(request, attempts=1)
+                self._begin(request, attempts=1)
                 continue
             for rank in request.ranks:
-                reason = "the agent was restarted meanwhile and the time for the trace is over"
+                reason = "the agent was restarted meanwhile and the time for it is over"
                 self.report(Progress(request.id, rank, RankState.FAILED, reason))
 
     def stop(self) -> None:
@@ -119,12 +125,24 @@ class Profiler:
         """Take a request. Raises BadRecord when the command is malformed."""
         request = request_of(command)
         self._unfinished.add(request, self._clock.now_ms())
-        self.broker.begin(request)
+        self._begin(request, attempts=0)
+
+    def _begin(self, request: ProfileRequest, attempts: int) -> None:
+        if not request.blocks:
+            self.broker.begin(request, attempts)
+        elif self.blocks is not None:
+            self.blocks.begin(request)
+        else:
+            for rank in request.ranks:
+                self.report(Progress(request.id, rank, RankState.FAILED, "this agent receives from no probe"))
 
     def profile_stop(self, command: Command) -> None:
         """End a request's ranks that wait."""
-        ranks = command.arguments.get("ranks")
-        self.broker.cancel(str(command.arguments.get("request", "")), ranks if isinstance(ranks, list) else None)
+        given = command.arguments.get("ranks")
+        name, ranks = str(command.arguments.get("request", "")), given if isinstance(given, list) else None
+        self.broker.cancel(name, ranks)
+        if self.blocks is not None:
+            self.blocks.cancel(name, ranks)
 
     def _found(self, job: RankJob, name: str) -> None:
         if self.micro is not None and self.micro.owns(job.request.id):
@@ -153,6 +171,8 @@ class Profiler:
     def _run(self) -> None:
         while not self._stop.wait(ROSTER_SECONDS):
             self.send_roster()
+            if self.blocks is not None:
+                self.blocks.tick()
 
     def send_roster(self) -> None:
         """Tell which ranks run here and whether they can be profiled, when that changed or a minute ago."""

@@ -9,6 +9,7 @@ import time
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Set
 
+from flightwatch.collectors.training.asked import Asked
 from flightwatch.collectors.training.detail import LEAST_EVERY, Detail, block_every
 from flightwatch.collectors.training.identity import Identity
 from flightwatch.collectors.training.phases import Phases
@@ -41,6 +42,7 @@ class Probe:
     asynchronous: set on devices that run beside the host, where host times of communication say nothing.
     blocks: how many repeated blocks are timed. every_given: send their times every so many steps (0: never),
         None: as a budget of bytes allows. blocks_live: blocks are timed in the running step.
+    asked: times of blocks that the agent asks for.
     self_ns: time spent in hooks on the training thread.
     """
 
@@ -71,6 +73,7 @@ class Probe:
         self.phases = Phases(self)
         self.summary = Summary()
         self.wire = Wire(socket_path, self._header, self._gather)
+        self.asked = Asked(self, socket_path)
         self._previous: Optional[Step] = None
         self._block_every = LEAST_EVERY
         self._every_step = False
@@ -115,6 +118,7 @@ class Probe:
     def _forked(self) -> None:
         """Begin anew in a forked child: most (loader workers) never make a step and so never send."""
         self.wire.forked()
+        self.asked.renew()
         self.step = self._previous = None
         self.steps_done = self._next_number = 0
         self._ending = False
@@ -204,7 +208,8 @@ class Probe:
         self.steps_done += 1
         if step.number % _RECKONED_EVERY == 0 and self.blocks:
             self._reckon(step)
-        self.blocks_live = self._every_step or self._is_sampled(self._next_number)
+        number = self._next_number
+        self.blocks_live = self._every_step or self._is_sampled(number) or self.asked.covers(number)
         self._hand_over()
         self._previous = step
         self.wire.start()
@@ -261,9 +266,14 @@ class Probe:
             if step.scale is not None:
                 rows.append(self._scalar(step, "loss_scale", step.scale))
             rows += self.summary.add(step, values, self.axis_of_group)
-            if self._is_sampled(step.number):
-                rows += self.detail.block_rows(step)
-            return rows + self.detail.rows(step)
+            asked = self.asked.covers(step.number)
+            if asked or self._is_sampled(step.number):
+                blocks = self.detail.block_rows(step)
+                rows += blocks
+            rows += self.detail.rows(step)
+            if asked:
+                self.asked.told(step.number, len(blocks))
+            return rows
         except Exception as error:  # A step that cannot be told is ours to lose.
             self.failed(error)
             return []
@@ -307,6 +317,7 @@ class Probe:
         """On the sending thread: repeat what a restarted agent would not know, and the probe's own figures."""
         now_s = time.monotonic()
         self.phases.tell_running()
+        self.asked.look()
         if self.steps_done and now_s >= self._repeat_at_s:
             self._repeat_at_s = now_s + REPEAT_SECONDS
             for make in self.repeated:
@@ -320,6 +331,7 @@ class Probe:
                 "sent_bytes_total": self.wire.sent_bytes, "off": int(self.off),
             }  # fmt: skip
             ts = time.time_ns() // 1_000_000
+            self.wire.put(("listens", {"token": self.asked.token}))
             for name, value in figures.items():
                 self.wire.put(("self_metrics", {"ts": ts, "name": name, "value": float(value)}))
 
@@ -333,13 +345,17 @@ class Probe:
             for call in self.before_finish:
                 call()
             self._hand_over()
-            self.wire.put(lambda: self.summary.rest(self.axis_of_group))
+            self.wire.put(self._rest)
             self.phases.ends()
             self.wire.put(("left", {"ts": time.time_ns() // 1_000_000}))
             self._figures_at_s = 0.0
         except Exception as error:  # The interpreter is ending: nothing here may change its exit code.
             self.failed(error)
         self.wire.stop(0.3)
+
+    def _rest(self) -> List[Any]:
+        self.asked.ends()
+        return self.summary.rest(self.axis_of_group)
 
     def enter(self, phase: int) -> int:
         """Set the phase that communication is counted by; return the one before it."""

@@ -13,7 +13,7 @@ from flightwatch.core.clock import Clock
 from flightwatch.core.errors import Backpressure, FlightwatchError, TransientError
 from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.commands import CommandType, command_of, publish
-from flightwatch.pipeline.profiles.records import RANK_ENDED, Profiles, RankNews
+from flightwatch.pipeline.profiles.records import BLOCKS, RANK_ENDED, Profiles, RankNews
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
 from flightwatch.pipeline.store.client import Store
 
@@ -86,7 +86,8 @@ class Dispatcher:
             reason = "its commands did not reach the bus in time"
             self._profiles.tell(request["id"], [RankNews(rank, "failed", reason) for rank in wanted])
             return
-        problems = {rank: _problem(rank, request["job"], by_rank.get(rank), bool(targets)) for rank in wanted}
+        blocks = bool(request["options"].get(BLOCKS))
+        problems = {rank: _problem(rank, request["job"], by_rank.get(rank), bool(targets), blocks) for rank in wanted}
         if not settled and any(problems.values()):
             return
         failed = [RankNews(rank, "failed", reason) for rank, reason in problems.items() if reason]
@@ -136,6 +137,8 @@ class Dispatcher:
                     f"the agent of node {row['node']} did not acknowledge: it does not run, or agent.control_keys lacks"
                     " this server's key"
                 )
+                if request["options"].get(BLOCKS):
+                    reason += ", or it is older than `flightwatch profile blocks`"
                 news.append(RankNews(row["rank"], "failed", reason))
             elif late and row["state"] not in RANK_ENDED:
                 reason = f"node {row['node']} has not sent the trace in time (last state: {row['state']})"
@@ -158,12 +161,13 @@ def _newest_run(targets: Sequence[Mapping[str, Any]]) -> str:
     return str(newest["run"]) if newest is not None else ""
 
 
-def _problem(rank: int, job: str, target: Mapping[str, Any] | None, job_is_known: bool) -> str:
+def _problem(rank: int, job: str, target: Mapping[str, Any] | None, job_is_known: bool, blocks: bool) -> str:
     if target is None:
         if job_is_known:
             return f"no agent sees rank {rank} of job {job}"
         return f"no agent sees job {job}: it does not run, or only its launcher does"
-    return str(target["problem"])
+    # What keeps a rank's profiler from recording does not keep its probe from timing blocks.
+    return "" if blocks else str(target["problem"])
 
 
 def start_of(steps: Sequence[Mapping[str, Any]], now_ms: int) -> Start:
@@ -194,4 +198,6 @@ def _arguments(request: Mapping[str, Any], run: str, ranks: Sequence[int], start
         "max_seconds": min(600, request["max_seconds"]),
         "max_bytes": min(100_000_000_000, request["max_bytes"] // len(request["ranks"])),
         **{name: bool(options.get(name)) for name in ("stacks", "shapes", "memory")},
+        # Only where it is asked for: older agents refuse what they do not know.
+        **({BLOCKS: True} if options.get(BLOCKS) else {}),
     }

@@ -19,6 +19,8 @@ REQUEST_ENDED = ("done", "failed", "stopped")
 #: States of a rank in their order; news that goes back is late and dropped.
 _ORDER = {"requested": 0, "waiting": 1, "armed": 2, "reading": 3, "sent": 4, "done": 5, "failed": 5, "stopped": 5}
 _LONGEST = 500
+#: Option of a request for times of the model's blocks, which come as rows of op_timings and not as traces.
+BLOCKS = "blocks"
 #: Place of traces that were to go into an object store that does not take them.
 KEPT = "folder"
 
@@ -30,7 +32,7 @@ class Wanted:
     Attributes
     ----------
     run: attempt, "" for the one that runs.
-    options: stacks, shapes, memory.
+    options: stacks, shapes, memory, or BLOCKS alone.
     to: address in an object store where the traces go, "" for the folder.
     """
 

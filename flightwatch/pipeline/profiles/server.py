@@ -29,7 +29,7 @@ from flightwatch.pipeline.profiles.dispatch import Dispatcher
 from flightwatch.pipeline.profiles.landing import Landing
 from flightwatch.pipeline.profiles.object_store import store_of
 from flightwatch.pipeline.profiles.projection import Projection
-from flightwatch.pipeline.profiles.records import Profiles, RankNews
+from flightwatch.pipeline.profiles.records import BLOCKS, Profiles, RankNews
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
 from flightwatch.pipeline.store.client import Store
 
@@ -161,7 +161,7 @@ class ProfileServer:
             return
         state, first = document.get("state"), document.get("first_step")
         reason = document.get("reason")
-        if state == "done" and not self._has_trace(name, rank):
+        if state == "done" and not self._has_result(name, rank):
             state, reason = "failed", "the trace was lost on its way"
         self._profiles.tell(
             name,
@@ -204,9 +204,11 @@ class ProfileServer:
         row = self._rank_row(name, rank)
         return row is not None and row["node"] == node
 
-    def _has_trace(self, name: str, rank: int) -> bool:
+    def _has_result(self, name: str, rank: int) -> bool:
+        """Say whether a rank's trace is here; times of blocks come as rows, so nothing is waited for."""
+        request = self._profiles.get(name)
         row = self._rank_row(name, rank)
-        return row is not None and row["artifact"] is not None
+        return bool(request["options"].get(BLOCKS)) or (row is not None and row["artifact"] is not None)
 
 
 def _document(chunk: Chunk) -> Mapping[str, Any]:

@@ -107,6 +107,8 @@ def test_launchers_and_workers_of_a_rank_get_nothing(stage: Stage, client: Clien
 def test_why_a_rank_does_not_ask(stage: Stage, client: Client, environment: dict[str, str], reason: str) -> None:
     # It talks to nobody: only its environment counts here.
     process = client(str(Path(stage.broker.socket_dir) / "none"), "stay", **(RANK0 | environment))
+    while not Path(f"/proc/{process.pid}/environ").read_bytes():
+        assert process.poll() is None  # the kernel is still putting the program in place
     stage.broker.begin(request())
     stage.clock.advance(16)
     stage.broker.step(0.0)

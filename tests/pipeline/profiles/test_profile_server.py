@@ -28,7 +28,7 @@ from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.profiles.assembly import TraceFolder
 from flightwatch.pipeline.profiles.dispatch import Start, start_of
-from flightwatch.pipeline.profiles.records import Profiles, RankNews, Wanted
+from flightwatch.pipeline.profiles.records import BLOCKS, Profiles, RankNews, Wanted
 from flightwatch.pipeline.profiles.server import ProfileServer
 from flightwatch.pipeline.profiles.server_key import server_key
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
@@ -211,6 +211,32 @@ def test_reasons_when_a_rank_cannot_be_profiled(stage: Stage, node: Node) -> Non
     stage.clock.advance(13)
     stage.step()
     assert "only its launcher" in stage.profiles.get(unknown)["ranks"][0]["reason"]
+
+
+def test_times_of_blocks_need_no_profiler_and_bring_no_trace(stage: Stage, node: Node) -> None:
+    node.roster(0, 1, problem="KINETO_USE_DAEMON is not set")
+    name = stage.profiles.create(Wanted("llama", "", [0, 1], 20, {BLOCKS: True}, 10**6, 120, "ann", ""))
+    stage.step()
+    (command,) = node.commands()
+    assert (command.type, command.arguments["blocks"], command.arguments["max_bytes"]) == (
+        "profile_start", True, 500_000,
+    )  # fmt: skip
+    node.tell(name, 0, "armed", first_step=40)
+    node.tell(name, 0, "done", reason="160 rows of 20 steps", first_step=40)
+    stage.clock.advance(40)
+    stage.step()
+    done, silent = stage.profiles.get(name)["ranks"]
+    assert (done["state"], done["reason"], done["first_step"]) == ("done", "160 rows of 20 steps", 40)
+    assert silent["state"] == "failed"
+    assert "or it is older than `flightwatch profile blocks`" in silent["reason"]
+    assert stage.profiles.get(name)["state"] == "done"
+
+
+def test_a_profile_says_nothing_of_blocks_to_agents_that_do_not_know_them(stage: Stage, node: Node) -> None:
+    node.roster(0)
+    stage.create(0)
+    stage.step()
+    assert "blocks" not in node.commands()[0].arguments
 
 
 def test_a_silent_agent_is_named(stage: Stage, node: Node) -> None:
