@@ -96,6 +96,33 @@ def incident_alert(
     )  # fmt: skip
 
 
+def incident_title(incident: Incident, language: str) -> str:
+    """Return the line that names an incident in lists; the engine's own title is English."""
+    if language == "en":
+        return incident.title
+    words, facts = _words(language), Facts()
+    what = _one_line(str(words.what(incident, facts)))
+    return what if not incident.job or incident.job in what else f"{what} · {incident.job}"
+
+
+def incident_sheet(
+    incident: Incident, facts: Facts, *, now_ms: int, zone: ZoneInfo, language: str
+) -> list[tuple[str, str, str]]:
+    """Return what a message tells in full, line by line without a fold: name of the line, its label, its words.
+
+    The first line, `headline`, has no label.
+    """
+    words = _words(language)
+    reason = AlertReason.RESOLVED if incident.closed else AlertReason.OPENED
+    since_ms = max(0, now_ms - incident.opened_at_ms)
+    lines = _lines(words, incident, facts, reason, now_ms, zone, Disclosure.FULL, language, since_ms)
+    labels = words.labels
+    return [
+        (name, labels.get(name, ""), _without_label(line, labels[name]) if name in labels else line)
+        for name, line in lines.items()
+    ]
+
+
 def _lines(
     words: Any, incident: Incident, facts: Facts, reason: AlertReason, now_ms: int, zone: ZoneInfo,
     disclosure: Disclosure, language: str, since_ms: int,

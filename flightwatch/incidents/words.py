@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from flightwatch.incidents.chinese import in_chinese
+
 _UNITS = {
     "en": (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)),
     "zh": (("天", 86_400), ("小时", 3_600), ("分", 60), ("秒", 1)),
@@ -106,5 +108,6 @@ def filters(language: str) -> dict[str, Callable[..., Any]]:
         "clock": clock,
         "names": lambda values: names(values, language),
         "sentence": sentence,
+        "chinese": in_chinese,
         "words": lambda kind: kinds.get(str(kind), str(kind).replace("_", " ")),
     }

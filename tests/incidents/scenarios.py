@@ -29,8 +29,8 @@ class Scene:
 def _slow() -> Scene:
     one = incident(
         title="gpu-0417 device 3 (rank 811): slow (compute) in llm-70b",
-        summary="Rank 811 (gpu-0417 device 3) computes 23 % longer than 31 role peers since step 81240; "
-        "the job gains 18 % without it.",
+        summary="rank 811 (gpu-0417 device 3) computes 23.0 % longer than its role peers; "
+        "the job would gain 18.0 % of its step without it.",
         runner_up="its port mlx5_3 (11 %)",
     )  # fmt: skip
     earlier = incident(id="old", opened_at_ms=OPENED_MS - 3 * DAY, state=IncidentState.RESOLVED)
@@ -83,7 +83,7 @@ def _xid79() -> Scene:
     one = incident(
         kind="device_error", class_=None, scope="device", severity=Severity.P1, progress=Progress.STOPPED, rank=90,
         node="gpu-0011", device=2, title="gpu-0011 device 2 (rank 90): device error in llm-70b",
-        summary="gpu-0011 device 2: Xid 79, the GPU has fallen off the bus, then Xid 154; reboot the node.",
+        summary="gpu-0011 device 2: Xid 79, the GPU has fallen off the bus (Xid 154 followed); drain and reboot the node.",
         confidence=0.98, runner_up=None, loss_gpu_hours_per_hour=1024.0, lost_gpu_hours=70.0,
     )  # fmt: skip
     drain = Action(
