@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from flightwatch.cli.alert_parts import channels_of
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.detection_parts import expectations_of
 from flightwatch.cli.sections import load_settings
 from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.core.clock import SystemClock
@@ -19,6 +20,7 @@ from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
+from flightwatch.incidents.action_settings import ActionSettings
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.pipeline.bus.connect import open_bus
@@ -26,6 +28,7 @@ from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.control.database import open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.detection.publish import FindingPublisher
+from flightwatch.pipeline.detection.settings import DetectSettings
 from flightwatch.pipeline.profiles.settings import ProfilesSettings
 from flightwatch.pipeline.status import StatusProbe
 from flightwatch.pipeline.store.client import open_store
@@ -83,6 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
             outgoing=Outgoing(settings.section(OutgoingSettings)),
             publish_findings=FindingPublisher(bus, clock, common.cluster, common.node_name).publish,
             channels=channels_of(settings, clock),
+            actions=settings.section(ActionSettings),
+            expectations=expectations_of(settings.section(DetectSettings)),
         )
         app = create_app(services, loopback_only=is_loopback(host), base_path=console.base_path)
         server = HttpServer("console", app, bound)

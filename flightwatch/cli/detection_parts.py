@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flightwatch.cli.common_settings import CommonSettings
@@ -11,7 +11,7 @@ from flightwatch.core.ed25519 import SigningKey
 from flightwatch.core.settings import Loaded
 from flightwatch.detectors.autoencoder_model import load_model
 from flightwatch.detectors.contract import Detector
-from flightwatch.detectors.expectation import read_expectation
+from flightwatch.detectors.expectation import Expectation, read_expectation
 from flightwatch.detectors.registry import all_detectors
 from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.control.database import Control
@@ -28,10 +28,14 @@ from flightwatch.pipeline.profiles.records import Profiles
 from flightwatch.pipeline.store.client import Store
 
 
+def expectations_of(section: DetectSettings) -> Sequence[Expectation]:
+    """Return what jobs should reach by the file that the settings name. Raises ConfigError when it cannot be used."""
+    return read_expectation(Path(section.expectation)) if section.expectation else ()
+
+
 def configured_detectors(section: DetectSettings) -> list[Detector]:
     """Return all detectors with the files that the settings name. Raises ConfigError when one cannot be used."""
-    expectations = read_expectation(Path(section.expectation)) if section.expectation else None
-    return all_detectors(expectations, load_model(Path(section.autoencoder)) if section.autoencoder else None)
+    return all_detectors(expectations_of(section) or None, load_model(Path(section.autoencoder)) if section.autoencoder else None)
 
 
 def detection_loop(

@@ -17,7 +17,7 @@ from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.cli.demo_cluster import DemoCluster
 from flightwatch.cli.demo_inbox import DemoInbox
 from flightwatch.cli.demo_job import DemoJob
-from flightwatch.cli.detection_parts import detection_loop
+from flightwatch.cli.detection_parts import detection_loop, expectations_of
 from flightwatch.cli.engine_parts import engine_state, incident_service
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
@@ -38,6 +38,7 @@ from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port, bind_unix, is_loopback
 from flightwatch.dashboard.services import Services
 from flightwatch.dashboard.settings import ConsoleSettings
+from flightwatch.incidents.action_settings import ActionSettings
 from flightwatch.incidents.channels import Channel
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.incidents.outgoing_settings import OutgoingSettings
@@ -48,6 +49,7 @@ from flightwatch.pipeline.bus.topics import setup_topics
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.detection.publish import FindingPublisher
+from flightwatch.pipeline.detection.settings import DetectSettings
 from flightwatch.pipeline.ingest.runner import Ingest
 from flightwatch.pipeline.ingest.settings import IngestSettings
 from flightwatch.pipeline.ingest.signatures import SignatureCheck
@@ -174,6 +176,8 @@ class _Parts:
             channels=channels_of(settings, base.clock) | {one.name: one for one in self._inbox},
             profile_limits=settings.section(ProfilesSettings),
             outgoing=Outgoing(settings.section(OutgoingSettings)), publish_findings=publisher.publish,
+            actions=settings.section(ActionSettings),
+            expectations=expectations_of(settings.section(DetectSettings)),
         )  # fmt: skip
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.detectors.contract import Finding
+from flightwatch.detectors.expectation import Expectation
+from flightwatch.incidents.action_settings import ActionSettings
 from flightwatch.incidents.channels import Channel
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.pipeline.control.database import Control
@@ -33,6 +35,8 @@ class Services:
     outgoing: client with which an identity provider is asked; None: one with default limits.
     publish_findings: sends findings to the bus, one call at a time; None: this process has no bus.
     channels: where messages go, for their state and a test message.
+    actions: how far actions on nodes may go, to be said; None: this process does not know.
+    expectations: what jobs should reach, for the utilisation that their tokens make.
     """
 
     store: Store
@@ -44,3 +48,5 @@ class Services:
     outgoing: Outgoing | None = None
     publish_findings: Callable[[Sequence[Finding]], None] | None = None
     channels: Mapping[str, Channel] = field(default_factory=dict)
+    actions: ActionSettings | None = None
+    expectations: Sequence[Expectation] = ()
