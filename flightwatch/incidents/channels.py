@@ -29,9 +29,9 @@ class ChannelSettings:
     enabled: bool = setting(True, "send to this channel")
     url: str = setting("", "address of the service where it holds no secret; empty: the service's own")
     secret_url: str = setting("", "webhook address with a credential in it (most chat services)", secret=True)
-    token: str = setting("", "bot token, routing key or API key", secret=True)
+    token: str = setting("", "bot token, routing key, API key, or secret of a Feishu app", secret=True)
     signing_secret: str = setting("", "key with which messages are signed", secret=True)
-    user: str = setting("", "account of a mail server")
+    user: str = setting("", "account of a mail server, or id of a Feishu app")
     password: str = setting("", "password of that account", secret=True)
     sender: str = setting("", "sender's mail address")
     to: tuple[str, ...] = setting((), "channel, chat or mail addresses, where the service needs one")
@@ -45,7 +45,7 @@ class ChannelSettings:
     pictures: bool = setting(True, "send a picture of the evidence where the service takes one")
     buttons: bool = setting(
         False,
-        "slack (bot) and telegram: buttons to acknowledge, approve and reject; needs the app's secret in [access]",
+        "bots of slack, telegram, discord, feishu: acknowledge, approve, reject; the app's secret stands in [access]",
     )
     ca_file: str = setting("", "PEM file of certificate authorities to trust for this channel")
 

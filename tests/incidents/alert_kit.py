@@ -57,6 +57,13 @@ TAKEN: dict[str, Reply] = {
 }
 
 
+#: Settings of a bot where the service also has plain webhooks.
+BOTS: dict[str, dict[str, Any]] = {
+    "discord": {"secret_url": "", "token": "secret-token", "to": ("199737254929760256",)},
+    "feishu": {"secret_url": "", "signing_secret": "", "user": "cli_a1", "token": "secret-token", "to": ("oc_820f",)},
+}
+
+
 def settings_of(service: str, url: str, **changes: Any) -> ChannelSettings:
     """Settings with which the channel talks to a local receiver."""
     own: dict[str, dict[str, Any]] = {

@@ -68,42 +68,47 @@ SLACK_COMPLETE = thing(
 
 # Custom bot: https://open.feishu.cn/document/client-docs/bot-v3/add-custom-bot
 _LARK_PLAIN = thing({"tag": {"const": "plain_text"}, "content": text(500)})
-_LARK_ELEMENT = {
-    "oneOf": [
-        thing({"tag": {"const": "div"}, "text": thing({"tag": {"const": "lark_md"}, "content": text(10_000)})}),
-        thing({"tag": {"const": "hr"}}),
-        thing(
-            {
-                "tag": {"const": "action"},
-                "actions": some(
-                    thing(
-                        {"tag": {"const": "button"}, "text": _LARK_PLAIN, "type": {"enum": ["primary", "default"]},
-                         "url": URL}
-                    ),
-                    5,
-                ),
-            }
-        ),
-    ]
-}  # fmt: skip
+_LARK_HEADER = thing({"title": _LARK_PLAIN, "template": {"enum": ["red", "orange", "yellow", "blue", "green", "grey"]}})
+_LARK_LINK = thing({"tag": {"const": "button"}, "text": _LARK_PLAIN, "type": {"const": "primary"}, "url": URL})
+# Its value comes back in `event.action.value` of the callback card.action.trigger.
+_LARK_PRESS = thing(
+    {
+        "tag": {"const": "button"}, "text": _LARK_PLAIN, "type": {"enum": ["default", "primary", "danger"]},
+        "value": thing({"flightwatch": text(64)}),
+    }
+)  # fmt: skip
+
+
+def _lark_card(config: dict[str, Any], buttons: list[dict[str, Any]]) -> dict[str, Any]:
+    words = thing({"tag": {"const": "div"}, "text": thing({"tag": {"const": "lark_md"}, "content": text(10_000)})})
+    row = thing({"tag": {"const": "action"}, "actions": some({"oneOf": buttons}, 5)})
+    element = {"oneOf": [words, thing({"tag": {"const": "hr"}}), row]}
+    return thing({"config": config, "header": _LARK_HEADER, "elements": some(element, 50)})
+
+
 FEISHU = thing(
     {
         "msg_type": {"const": "interactive"},
-        "card": thing(
-            {
-                "config": thing({"wide_screen_mode": {"type": "boolean"}}),
-                "header": thing(
-                    {"title": _LARK_PLAIN, "template": {"enum": ["red", "orange", "yellow", "blue", "green", "grey"]}}
-                ),
-                "elements": some(_LARK_ELEMENT, 50),
-            }
-        ),
+        "card": _lark_card(thing({"wide_screen_mode": {"type": "boolean"}}), [_LARK_LINK]),
     },
     {
         "timestamp": {"type": "string", "pattern": r"^\d{10}$"},
         "sign": {"type": "string", "pattern": "^[A-Za-z0-9+/]{43}=$"},
     },
 )
+
+# An app's bot: https://open.feishu.cn/document/server-docs/im-v1/message/create and .../message-card/patch
+FEISHU_APP_CARD = _lark_card(
+    thing({"wide_screen_mode": {"type": "boolean"}, "update_multi": {"const": True}}), [_LARK_LINK, _LARK_PRESS]
+)
+FEISHU_APP_NOTE = thing(
+    {"header": _LARK_HEADER, "elements": some(thing({"tag": {"const": "div"}, "text": _LARK_PLAIN}), 1)}
+)
+FEISHU_APP_SEND = thing(
+    {"receive_id": text(64), "msg_type": {"const": "interactive"}, "content": text(30_000), "uuid": text(50)}
+)
+FEISHU_APP_REPLY = thing({"msg_type": {"const": "interactive"}, "content": text(30_000), "uuid": text(50)})
+FEISHU_APP_PATCH = thing({"content": text(30_000)})
 
 # Custom robot: https://open.dingtalk.com/document/orgapp/custom-robots-send-group-messages
 DINGTALK = thing(
@@ -205,6 +210,24 @@ DISCORD = thing(
     },
     {"content": text(2000, 0)},
 )
+
+# A bot: https://discord.com/developers/docs/resources/message#create-message and .../components/reference#button
+_DISCORD_BUTTON = {
+    "oneOf": [
+        thing({"type": {"const": 2}, "style": {"const": 5}, "label": text(80), "url": URL | {"maxLength": 512}}),
+        thing({"type": {"const": 2}, "style": {"enum": [1, 2, 3, 4]}, "label": text(80), "custom_id": text(100)}),
+    ]
+}
+_DISCORD_ROWS = some(thing({"type": {"const": 1}, "components": some(_DISCORD_BUTTON, 5)}), 5, 0)
+DISCORD_BOT_EDIT = {
+    **DISCORD, "properties": DISCORD["properties"] | {"components": _DISCORD_ROWS},
+    "required": [*DISCORD["required"], "components"],
+}  # fmt: skip
+DISCORD_BOT_POST = {
+    **DISCORD_BOT_EDIT,
+    "properties": DISCORD_BOT_EDIT["properties"] | {"nonce": text(25), "enforce_nonce": {"const": True}},
+    "required": [*DISCORD_BOT_EDIT["required"], "nonce", "enforce_nonce"],
+}
 
 # https://core.telegram.org/bots/api#sendmessage and #editmessagetext
 _TELEGRAM = {"chat_id": text(64), "text": text(40_000), "parse_mode": {"const": "HTML"}}

@@ -29,7 +29,7 @@ from flightwatch.incidents.contract import Notifier
 from flightwatch.incidents.notifiers import dingtalk, feishu
 from flightwatch.incidents.notifiers.registry import NOTIFIERS
 from tests.incidents import service_schemas as schemas
-from tests.incidents.alert_kit import PNG, TAKEN, alert, channel, outgoing, settings_of
+from tests.incidents.alert_kit import BOTS, PNG, TAKEN, alert, channel, outgoing, settings_of
 from tests.incidents.http_receiver import Receiver, Reply, Seen, certificate, receiving, server_tls
 
 ROOT = Path(__file__).parents[2]
@@ -260,6 +260,130 @@ def test_buttons_of_slack_and_telegram() -> None:
     assert seen[1].json["reply_markup"]["inline_keyboard"] == []
 
 
+PRESSED = alert(
+    buttons=[
+        ("Acknowledge", button_value("ack", "5e1f00d5e1f00d5e1f00", 3, 1_796_000_000_000)),
+        ("Approve drain", button_value("approve", "a1b2c3", 3, 1_796_000_000_000)),
+        ("Reject", button_value("reject", "a1b2c3", 3, 1_796_000_000_000)),
+    ],
+    picture=None,
+)
+
+
+def bot(service: str, url: str) -> Any:
+    base = f"{url}/api/v10" if service == "discord" else url
+    return build_channel("ops", ChannelSettings(service=service, url=base, **BOTS[service]), outgoing()).notifier
+
+
+def test_a_discord_bot_has_buttons_and_edits_them_away() -> None:
+    with receiving(TAKEN["discord"]) as receiver:
+        notifier = bot("discord", receiver.url)
+        first = notifier.send(PRESSED, None)
+        notifier.send(PRESSED, None)
+        notifier.send(CHANGED, first.reference)
+        notifier.send(alert(), None)
+        seen = list(receiver.requests)
+    path = "/api/v10/channels/199737254929760256/messages"
+    assert [(one.method, one.path) for one in seen[:3]] == [
+        ("POST", path), ("POST", path), ("PATCH", f"{path}/1199876543210987654"),
+    ]  # fmt: skip
+    assert {one.headers["Authorization"] for one in seen} == {"Bot secret-token"}
+    check(seen[0].json, schemas.DISCORD_BOT_POST)
+    check(seen[2].json, schemas.DISCORD_BOT_EDIT)
+    row = seen[0].json["components"][0]["components"]
+    assert [one["style"] for one in row] == [1, 3, 4, 5]
+    assert [parse_button(one.get("custom_id")) is not None for one in row] == [True, True, True, False]
+    assert seen[0].json["nonce"] == seen[1].json["nonce"]  # a repeat is dropped by the service
+    assert [one["style"] for one in seen[2].json["components"][0]["components"]] == [5]
+    assert PNG in seen[3].body
+    form = json.loads(seen[3].body.split(b'name="payload_json"\r\n\r\n')[1].split(b"\r\n--")[0])
+    check(form, schemas.DISCORD_BOT_POST)
+
+
+APP_TOKEN = Reply(200, {"code": 0, "msg": "ok", "tenant_access_token": "t-secret-tenant", "expire": 7200})
+APP_SENT = Reply(200, {"code": 0, "msg": "success", "data": {"message_id": "om_1"}})
+
+
+def test_a_feishu_app_has_buttons_changes_its_card_and_answers_below_it() -> None:
+    with receiving(APP_SENT) as receiver:
+        receiver.queue.append(APP_TOKEN)
+        notifier = bot("feishu", receiver.url)
+        first = notifier.send(PRESSED, None)
+        assert first.reference == {"message_id": "om_1"}
+        for one in (CHANGED, RESOLVED):
+            assert notifier.send(one, first.reference).reference == {"message_id": "om_1"}
+        seen = list(receiver.requests)
+    base = "/open-apis/im/v1/messages"
+    assert [(one.method, one.path) for one in seen] == [
+        ("POST", "/open-apis/auth/v3/tenant_access_token/internal"), ("POST", f"{base}?receive_id_type=chat_id"),
+        ("PATCH", f"{base}/om_1"), ("PATCH", f"{base}/om_1"), ("POST", f"{base}/om_1/reply"),
+    ]  # fmt: skip
+    assert seen[0].json == {"app_id": "cli_a1", "app_secret": "secret-token"}
+    assert {one.headers["Authorization"] for one in seen[1:]} == {"Bearer t-secret-tenant"}
+    check(seen[1].json, schemas.FEISHU_APP_SEND)
+    for patched in seen[2:4]:
+        check(patched.json, schemas.FEISHU_APP_PATCH)
+        check(json.loads(patched.json["content"]), schemas.FEISHU_APP_CARD)
+    check(seen[4].json, schemas.FEISHU_APP_REPLY)
+    check(json.loads(seen[4].json["content"]), schemas.FEISHU_APP_NOTE)
+    card = json.loads(seen[1].json["content"])
+    check(card, schemas.FEISHU_APP_CARD)
+    values = [one["value"]["flightwatch"] for one in card["elements"][-1]["actions"] if "value" in one]
+    assert [getattr(parse_button(value), "do", None) for value in values] == ["ack", "approve", "reject"]
+    assert all("value" not in one for one in json.loads(seen[2].json["content"])["elements"][-1]["actions"])
+
+
+def test_a_feishu_app_whose_token_is_over_gets_another_one() -> None:
+    over = Reply(400, {"code": 99991663, "msg": "token attribute is invalid"})
+    with receiving(APP_SENT) as receiver:
+        receiver.queue += [APP_TOKEN, over, APP_TOKEN]
+        notifier = bot("feishu", receiver.url)
+        refused = notifier.send(PRESSED, None)
+        assert (refused.ok, refused.retry) == (False, True)
+        assert notifier.send(PRESSED, None).ok
+        assert [one.path.rsplit("/", 1)[1].partition("?")[0] for one in receiver.requests] == [
+            "internal", "messages", "internal", "messages",
+        ]  # fmt: skip
+
+
+def test_a_feishu_app_sends_a_new_card_where_the_old_one_is_gone() -> None:
+    for code in (230011, 230031):
+        with receiving(APP_SENT) as receiver:
+            receiver.queue += [APP_TOKEN, Reply(400, {"code": code, "msg": "gone"})]
+            assert bot("feishu", receiver.url).send(CHANGED, {"message_id": "om_0"}).reference == {"message_id": "om_1"}
+
+
+@pytest.mark.parametrize("answer", [{"code": 10014, "msg": "app secret invalid"}, {"code": 0}, [], "x"])
+def test_a_feishu_app_that_is_refused_says_why_and_no_secret(answer: Any) -> None:
+    with receiving(Reply(200, answer)) as receiver:
+        refused = bot("feishu", receiver.url).send(PRESSED, None)
+    assert not refused.ok
+    assert refused.error
+    assert "secret-token" not in refused.error
+
+
+@pytest.mark.parametrize("service", ["discord", "feishu"])
+def test_a_bot_survives_every_answer(service: str) -> None:
+    answers = [Reply(500, b"no"), Reply(200, b""), Reply(200, []), Reply(200, {"data": []}), Reply(429, {"code": "x"}),
+               Reply(close=True)]  # fmt: skip
+    for answer in answers:
+        with receiving(answer) as receiver:
+            if service == "feishu":
+                receiver.queue.append(APP_TOKEN)
+            notifier = bot(service, receiver.url)
+            notifier.send(PRESSED, None)
+            notifier.send(CHANGED, {"message": "1", "message_id": "om_1"})
+            assert len(receiver.requests) >= 2
+
+
+def test_bots_without_a_place_are_refused() -> None:
+    for service in ("discord", "feishu"):
+        for missing in ("to", "token", *(["user"] if service == "feishu" else [])):
+            settings = ChannelSettings(service=service, **(BOTS[service] | {missing: () if missing == "to" else ""}))
+            with pytest.raises(ConfigError, match=r"channels\.ops"):
+                build_channel("ops", settings, outgoing())
+
+
 def test_pagerduty_life_of_an_alert() -> None:
     acknowledged = alert(reason=AlertReason.ACKNOWLEDGED)
     seen, _ = exchange("pagerduty", alert(), WORSENED, acknowledged, RESOLVED)
@@ -350,7 +474,7 @@ def test_a_connection_that_breaks_has_an_unknown_outcome(service: str) -> None:
 
 @pytest.mark.parametrize("service", HTTP_SERVICES)
 def test_no_answer_in_time_has_an_unknown_outcome(service: str) -> None:
-    _, deliveries = exchange(service, alert(), replies=(Reply(hold=True),), timeout_seconds=0.2)
+    _, deliveries = exchange(service, alert(), replies=(Reply(hold=True),), timeout_seconds=0.8)
     assert (deliveries[0].ok, deliveries[0].retry, deliveries[0].unknown) == (False, True, True)
     assert "in time" in deliveries[0].error
 
