@@ -65,12 +65,30 @@ def _phases(ops: pd.DataFrame) -> pd.DataFrame:
     if "level" in rows:
         level = rows["level"].astype(object)
         rows = rows[level.isna() | (level == "") | (level == OpLevel.PHASE.value)]
-    rows = rows.copy()
+    rows = _without_repeats(rows).copy()
     if "op" not in rows:
         rows["op"] = ""
     steps = rows["steps"].fillna(1) if "steps" in rows else pd.Series(1.0, index=rows.index)
     rows["steps"] = steps.where(steps > 0, 1.0)
     return rows.reset_index(drop=True)
+
+
+def _without_repeats(rows: pd.DataFrame) -> pd.DataFrame:
+    """Leave out rows that came twice: equal to another one in everything, in a step with more calls than usual.
+
+    Calls of one step can be equal by chance; a step with its usual number of them holds no repeated row.
+    """
+    plain = [name for name in rows.columns if name not in ("received_at", "src_partition", "src_offset")]
+    again = rows.duplicated(subset=plain)
+    if not again.any():
+        return rows
+    call = [name for name in ("kind", "op", "process_group", "axis") if name in rows]
+    step = [name for name in KEYS if name in rows] + call
+    calls = rows.groupby(step, dropna=False, observed=True)["dur_us"].transform("size")
+    usual = calls.groupby([rows[name] for name in call], dropna=False, observed=True).transform("median")
+    too_many = (calls - usual)[again]
+    number = rows[again].groupby(step, dropna=False, observed=True).cumcount()
+    return rows.drop(index=number.index[number < too_many])
 
 
 def _keys(rows: pd.DataFrame) -> list[str]:

@@ -395,6 +395,11 @@ def _levels(
             far &= dev.level_TR[asked + 1] > 0.6 * mean
         if not far.any():
             continue
+        # A rank that is noisier than its peers scatters more than they do: its own error counts too.
+        own = dev.sigma_TR[asked]
+        extra = np.maximum(own**2 - groups.to_ranks(groups.medians(own)) ** 2, 0.0) / width
+        z = (mean / np.sqrt(sigma**2 + extra)).astype(np.float32)
+        far &= z > limit
         after, means_TR, z_TR = np.zeros(path.shape, dtype=bool), np.zeros_like(effect), np.zeros_like(score)
         after[asked + 1], means_TR[asked + 1], z_TR[asked + 1] = far, mean, z
         _mark(after, means_TR, z_TR, 4, effect, score, path)

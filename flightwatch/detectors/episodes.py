@@ -65,7 +65,8 @@ def _of_rank(channel: str, rank: int, dev: Deviations, found: Alarms) -> list[Ep
             if gone and block - last_on >= patience and np.isfinite(own[block]):
                 over = block
                 break
-        result.append(Episode(channel, rank, _onset(own, said, effect, path), said, over, effect, score, path))
+        begin = _onset(level if path == LEVEL else own, said, effect, path)
+        result.append(Episode(channel, rank, begin, said, over, effect, score, path))
         if over is None:
             break
         position = int(np.searchsorted(on, over, side="right"))
@@ -74,8 +75,6 @@ def _of_rank(channel: str, rank: int, dev: Deviations, found: Alarms) -> list[Ep
 
 def _onset(own: np.ndarray, said: int, effect: float, path: int) -> int:
     """Walk back from detection to the first block of the deviation."""
-    if path == LEVEL:
-        return 0
     block, missed = said, 0
     first = said
     patience = RECURRENCE_CLEAR_BLOCKS if path == RECURRENCE else 2

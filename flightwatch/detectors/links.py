@@ -1,11 +1,8 @@
 """Which link is slow: transfers are shared by whole groups, so groups are intersected, not ranks ranked.
 
 A collective runs at the pace of its slowest adapter: with one slow adapter every member of every group
-through it moves data longer. Each hypothesis (a node's adapter, a link between two nodes, a leaf switch)
-predicts a pattern over ranks: its own ranks, the ranks that share a group with it per axis. Patterns are
-fitted to the measured growth with non-negative weights; the best fit names the target, equal fits are
-said to be equal. After C4D (2024), which reads a sender-receiver matrix: a row is a sender, a column a
-receiver, a cell a link.
+through it moves data longer. The places that could be slow are fitted to the growth (`link_places`); the best
+one is named, few that steps cannot tell apart are named together.
 
 Does not see: one all-rank group alone (every rank's transfer grows alike; then the finding is about the
 job and names no node; port counters do).
@@ -14,30 +11,25 @@ job and names no node; port counters do).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import nnls
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Finding, Frames
 from flightwatch.detectors.drift import BLOCK, COMMON_BIAS
 from flightwatch.detectors.episodes import Episode
-from flightwatch.detectors.grouped import FloatArray, Groups
+from flightwatch.detectors.grouped import FloatArray
+from flightwatch.detectors.link_places import Hypothesis, indistinguishable, rank_hypotheses, simplest
 from flightwatch.detectors.ports import PortDetector
 from flightwatch.detectors.rank_matrix import RunSteps
 from flightwatch.detectors.slow_channels import Channel
 from flightwatch.detectors.slow_targets import TargetLimits
 from flightwatch.detectors.slow_words import end_of_block
 
-#: Fits this close to the best one cannot be told from it.
-TIE = 0.02
-#: A more complex hypothesis (more weights) must explain this much more per weight.
-PENALTY = 0.005
-#: Candidate nodes looked at, those with the largest growth first.
-CANDIDATES = 24
+#: So many nodes at most, and no more than half of the job's, are named together when steps cannot tell them apart.
+MOST_SUSPECTS = 4
 #: Growth that no place explains is told only when it shows on this share of the ranks.
-WIDESPREAD = 0.25
+WIDESPREAD, WELL_EXPLAINED = 0.25, 0.5
 #: Growth of everybody's transfers, as share of the step, that is told.
 EVERYWHERE_SHARE = 0.01
 #: A port may complain this much earlier than transfers slow down, and its complaint begin as much later than they
@@ -49,14 +41,6 @@ PATIENCE = 1
 SAME_CAUSE_BLOCKS = 4
 #: On top of one cause, another is only named when it explains this much of the new growth.
 SECOND_FIT = 0.6
-
-
-@dataclass(frozen=True)
-class _Hypothesis:
-    scope: FindingScope
-    nodes: tuple[str, ...]
-    name: str
-    fit: float
 
 
 def link_findings(
@@ -211,14 +195,15 @@ def _verdict(
 ) -> Finding | None:
     """Return the statement about one onset; None where a few ranks scatter and no place explains them."""
     growth, sigma = _growth(channel, episode, at)
-    ranked = _rank_hypotheses(run, growth)
-    best = _simplest(ranked)
-    equal = [one for one in ranked if best is not None and one.fit > best.fit - TIE and one.scope == best.scope]
+    ranked = rank_hypotheses(run, growth)
+    best = simplest(ranked)
+    best, equal = (None, []) if best is None else indistinguishable(ranked, best, growth, sigma)
     place = _place(run, best, equal)
     gain = float(np.clip(growth.max(initial=0.0), 0, 1))
     layout = run.layout
     affected = np.nonzero(growth > np.maximum(3 * sigma, 0.3 * growth.max(initial=0.0)))[0]
-    if place.scope == FindingScope.JOB and len(affected) < WIDESPREAD * len(growth):
+    unexplained = best is None or best.explains < WELL_EXPLAINED
+    if place.scope == FindingScope.JOB and unexplained and len(affected) < WIDESPREAD * len(growth):
         return None
     serious = gain >= limits.serious_gain and run.shape[1] >= limits.serious_ranks
     return Finding(
@@ -254,15 +239,6 @@ def _verdict(
     )
 
 
-def _simplest(ranked: list[_Hypothesis]) -> _Hypothesis | None:
-    """Return the best fit; a link rather than one of its ends where both explain the same."""
-    if not ranked or ranked[0].scope != FindingScope.NODE:
-        return ranked[0] if ranked else None
-    node = ranked[0].nodes[0]
-    links = [one for one in ranked if one.scope == FindingScope.LINK and node in one.nodes]
-    return links[0] if links and links[0].fit > ranked[0].fit - PENALTY else ranked[0]
-
-
 @dataclass(frozen=True)
 class _Place:
     scope: FindingScope
@@ -270,9 +246,10 @@ class _Place:
     targets: tuple[str, ...]
     blames: bool
     confidence: float
+    doubtful: bool = False
 
 
-def _place(run: RunSteps, best: _Hypothesis | None, equal: list[_Hypothesis]) -> _Place:
+def _place(run: RunSteps, best: Hypothesis | None, equal: list[Hypothesis]) -> _Place:
     nodes = sorted({node for node in run.layout.node_R if node is not None})
     if len(nodes) == 2:
         # Two nodes share one path: either adapter, or the link between them.
@@ -286,101 +263,27 @@ def _place(run: RunSteps, best: _Hypothesis | None, equal: list[_Hypothesis]) ->
     names = tuple(sorted({node for one in equal for node in one.nodes}))
     if len(names) == 2:
         return _Place(FindingScope.LINK, names[0], names, True, 0.6)
+    if len(names) <= min(MOST_SUSPECTS, len(nodes) // 2):
+        # One group alone is slow: its own network is, whichever member it is.
+        return _Place(FindingScope.LINK, None, names, True, 0.5)
+    leaf = _place_of_ports(run, list(names))
+    if leaf is not None and leaf.scope == FindingScope.LEAF_SWITCH and len(nodes) > len(names):
+        return replace(leaf, confidence=0.5, doubtful=True)
     return _Place(FindingScope.JOB, None, names, False, 0.5)
-
-
-def _rank_hypotheses(run: RunSteps, growth: FloatArray) -> list[_Hypothesis]:
-    layout = run.layout
-    by_node = layout.positions_by(layout.node_R)
-    if len(by_node) < 2 or not growth.any():
-        return []
-    order = sorted(by_node, key=lambda name: (-float(growth[by_node[name]].mean()), name))[:CANDIDATES]
-    groups = {axis: layout.communication_groups(axis) for axis in ("dp", "cp") if layout.known}
-    groups = {axis: group for axis, group in groups.items() if (layout.axis_R[axis] >= 0).any()}
-    total = float(((growth - growth.mean()) ** 2).sum()) or 1.0
-    found = [
-        _Hypothesis(FindingScope.NODE, (name,), name, _fit(growth, _node_patterns(run, {name}, groups), total))
-        for name in order
-    ]
-    for i, a in enumerate(order[:8]):
-        for b in order[i + 1 : 8]:
-            patterns = _link_patterns(run, a, b)
-            found.append(_Hypothesis(FindingScope.LINK, (a, b), f"{a} - {b}", _fit(growth, patterns, total)))
-    leaf = layout.domain.get("leaf_switch")
-    if leaf is not None:
-        members: dict[str, set[str]] = {}
-        for node, name in zip(layout.node_R, leaf, strict=True):
-            if node is not None and name is not None:
-                members.setdefault(name, set()).add(node)
-        for name, nodes in sorted(members.items()):
-            if len(nodes) >= 2 and len(members) >= 2:
-                patterns = _node_patterns(run, nodes, groups)
-                fit = _fit(growth, patterns, total) - PENALTY
-                found.append(_Hypothesis(FindingScope.LEAF_SWITCH, tuple(sorted(nodes)), name, fit))
-    return sorted(found, key=lambda one: (-one.fit, one.name))
-
-
-def _node_patterns(run: RunSteps, nodes: set[str], groups: dict[str, Groups]) -> list[FloatArray]:
-    """Own ranks; members of groups across nodes that contain one of them; pipeline neighbours."""
-    layout = run.layout
-    own = np.array([node in nodes for node in layout.node_R], dtype=float)
-    patterns = [own]
-    for group in groups.values():
-        touched = np.zeros(len(group.size_G))
-        np.maximum.at(touched, group.of_rank_R, own)
-        patterns.append(group.to_ranks(touched))
-    neighbours = _pipeline_neighbours(run, own)
-    if neighbours is not None:
-        patterns.append(neighbours)
-    return patterns
-
-
-def _pipeline_neighbours(run: RunSteps, own: FloatArray) -> FloatArray | None:
-    layout = run.layout
-    if (layout.axis_R["pp"] < 0).all():
-        return None
-    result = own.copy()
-    pipeline = layout.communication_groups("pp")
-    for members in pipeline.members_GN:
-        real = [int(i) for i in members if i < len(own)]
-        chain = sorted(real, key=lambda i: int(layout.axis_R["pp"][i]))
-        for a, b in pairwise(chain):
-            result[a], result[b] = max(result[a], own[b]), max(result[b], own[a])
-    return result
-
-
-def _link_patterns(run: RunSteps, a: str, b: str) -> list[FloatArray]:
-    """The ranks of both ends that talk to each other over the pipeline; else all ranks of both ends."""
-    layout = run.layout
-    at_a = np.array([node == a for node in layout.node_R], dtype=float)
-    at_b = np.array([node == b for node in layout.node_R], dtype=float)
-    near_a, near_b = _pipeline_neighbours(run, at_a), _pipeline_neighbours(run, at_b)
-    if near_a is None or near_b is None:
-        return [at_a + at_b]
-    pair = at_a * near_b + at_b * near_a
-    return [pair] if pair.any() else [at_a + at_b]
-
-
-def _fit(growth: FloatArray, patterns: list[FloatArray], total: float) -> float:
-    """Share of the growth's variance that the patterns explain, less a penalty per pattern."""
-    design = np.stack([*patterns, np.ones(len(growth))], axis=1)
-    gram, moment = design.T @ design, design.T @ growth
-    # Non-negative least squares on the normal equations: a few weights, whatever the number of ranks.
-    root = np.linalg.cholesky(gram + 1e-9 * np.trace(gram) * np.eye(len(gram)))
-    weights, _ = nnls(root.T, np.linalg.solve(root, moment))
-    rest = float(((growth - design @ weights) ** 2).sum())
-    used = int((weights[:-1] > 1e-6).sum())
-    return 1 - rest / total - PENALTY * used
 
 
 def _sentence(place: _Place, gain: float, affected: int) -> str:
     tail = f"{affected} ranks move data longer; the step would be {100 * gain:.1f} % shorter without it."
     if place.scope == FindingScope.NODE:
         return f"The network adapter or link of {place.node} is slow: {tail}"
+    if place.scope == FindingScope.LINK and len(place.targets) > 2:
+        names = f"{', '.join(place.targets[:-1])} and {place.targets[-1]}"
+        return f"One of the network adapters or links of {names}, which share groups, is slow: {tail}"
     if place.scope == FindingScope.LINK:
         return f"The link between {place.targets[0]} and {place.targets[1]} is slow: {tail}"
     if place.scope == FindingScope.LEAF_SWITCH:
-        return f"Leaf switch {place.targets[0]} is congested or slow: {tail}"
+        also = " or one of the nodes below it" if place.doubtful else ""
+        return f"Leaf switch {place.targets[0]}{also} is congested or slow: {tail}"
     return f"Transfers became slower, the place cannot be told from step times alone: {tail}"
 
 

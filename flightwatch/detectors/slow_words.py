@@ -94,6 +94,6 @@ def _quoted(text: str | None) -> str:
 def measured_steps(episode: Episode) -> slice:
     """Steps on which an episode is measured: from its onset (at most eight blocks back) to its detection."""
     first = max(0, episode.said - 7)
-    if episode.path not in (LEVEL, RECURRENCE):
+    if episode.path != RECURRENCE:
         first = min(max(first, episode.begin), episode.said)
     return slice(first * BLOCK, (episode.said + 1) * BLOCK)

@@ -57,3 +57,12 @@ def test_reported_waiting_is_used() -> None:
 def test_nothing_usable_gives_nothing() -> None:
     assert steps_from_ops(pd.DataFrame()).empty
     assert steps_from_ops(pd.DataFrame([op(0, "compute", "x", np.nan)])).empty
+
+
+def test_rows_that_came_twice_count_once_and_equal_calls_count_twice() -> None:
+    rows = [op(rank, "compute", "forward", 100.0, step=step) for rank in range(2) for step in range(4)]
+    calls = [op(rank, "comm", "all_reduce", 20.0, step=step) for rank in range(2) for step in range(4)] * 2
+    again = [rows[1], rows[6], calls[2]]
+    steps = steps_from_ops(pd.DataFrame(rows + calls + again))
+    assert set(steps["compute_us"]) == {100.0}
+    assert set(steps["comm_us"]) == {40.0}

@@ -59,6 +59,29 @@ def test_one_group_of_all_ranks_names_nobody_until_a_port_complains() -> None:
     assert (named.scope, named.node, named.blames_hardware) == (FindingScope.NODE, "n0002", True)
 
 
+def test_a_slow_ring_names_its_few_nodes_together() -> None:
+    job = Job(tp=8, pp=4, dp=4, step_ms=1500)
+    (found,) = link(SlowDetector().score(frames_of(Fault("slow_link", 1, other_node=2, start_step=100), job=job)))
+    assert (found.scope, found.node, found.blames_hardware) == (FindingScope.LINK, None, True)
+    assert found.targets == ("n0000", "n0001", "n0002", "n0003")
+    assert found.confidence == 0.5
+
+
+def test_a_slow_ring_below_one_switch_names_the_switch() -> None:
+    job, cluster = Job(tp=8, pp=2, dp=8, step_ms=1500), Cluster(nodes=16, nodes_per_leaf=8)
+    frames = frames_of(Fault("slow_link", 9, other_node=10, start_step=100), job=job, cluster=cluster)
+    (found,) = link(SlowDetector().score(frames))
+    assert (found.scope, found.targets, found.confidence) == (FindingScope.LEAF_SWITCH, ("leaf001",), 0.5)
+    assert "or one of the nodes below it" in found.summary
+
+
+def test_a_slow_ring_of_half_the_job_blames_nobody() -> None:
+    job, cluster = Job(tp=8, pp=2, dp=8, step_ms=1500), Cluster(nodes=16)
+    frames = frames_of(Fault("slow_link", 9, other_node=10, start_step=100), job=job, cluster=cluster)
+    (found,) = link(SlowDetector().score({**frames, "inventory": frames["inventory"].drop(columns="leaf_switch")}))
+    assert (found.scope, found.blames_hardware, len(found.targets)) == (FindingScope.JOB, False, 8)
+
+
 def test_two_nodes_share_one_path() -> None:
     found = link(
         SlowDetector().score(frames_of(Fault("slow_nic", 1, start_step=100), job=Job(dp=16), cluster=Cluster(nodes=2)))

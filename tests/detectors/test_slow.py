@@ -229,3 +229,11 @@ def test_counters_of_work_that_stay_zero_change_nothing() -> None:
     frames = build("test", CLUSTER, JOB, [Fault("slow_gpu", 3, 2, start_step=100, severity=0.2)], 3, 250).frames
     filled = frames["rank_steps"].assign(**{"tokens": 0.0, "work.samples": 0.0})
     assert SlowDetector().score({**frames, "rank_steps": filled}) == SlowDetector().score(frames)
+
+
+def test_a_rank_that_slows_after_a_few_steps_is_found_and_its_onset_told() -> None:
+    job = Job(tp=2, pp=2, dp=4)
+    fault = Fault("slow_gpu", 0, 3, start_step=14, severity=0.4)
+    finding = only(score(fault, job=job, steps=100, cluster=Cluster(nodes=2)))
+    assert (finding.rank, finding.blames_hardware) == (3, True)
+    assert 10 <= (finding.first_step or 0) <= 15
