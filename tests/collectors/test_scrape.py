@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -42,10 +41,10 @@ class Exporter(BaseHTTPRequestHandler):
             self.send_response(200)
             self.end_headers()
             try:
-                for _ in range(60):
+                # Without an end: a reader that does not give up hangs.
+                while not self.server.stopped.wait(0.05):  # type: ignore[attr-defined]
                     self.wfile.write(b"a 1\n")
                     self.wfile.flush()
-                    self.server.stopped.wait(0.05)  # type: ignore[attr-defined]
             except OSError:
                 return
         else:
@@ -125,10 +124,8 @@ def test_an_endless_answer_is_cut(url: str) -> None:
 
 
 def test_a_dripping_answer_ends_at_the_timeout(url: str) -> None:
-    started = time.monotonic()
     with pytest.raises(TransientError, match="did not finish"):
         fetch(f"{url}/slow", 0.3)
-    assert time.monotonic() - started < 2.0
 
 
 def test_an_absent_exporter_is_one_sentence() -> None:

@@ -120,8 +120,8 @@ def test_what_was_not_read_of_a_part_is_skipped_and_long_lines_are_kept() -> Non
 def test_looking_for_commands_takes_linear_time() -> None:
     hostile = [b"a@b:" + b"c" * 65_000, b"# " * 32_000, b"=" * 65_000, b"[a@b " * 13_000, b"nvidia-smi -" * 5_000,
                b"nvidia-smi" + b" -a" * 20_000 + b"!", b"$ /" * 20_000]  # fmt: skip
-    start = time.perf_counter()
+    start = time.process_time()
     for text in hostile:
         transcript.holds_commands(text)
         transcript.holds_commands(b"\n".join(text[i : i + 900] for i in range(0, len(text), 900)))
-    assert time.perf_counter() - start < 5.0
+    assert time.process_time() - start < 5.0
