@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
+from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
 
 from flightwatch.core.clock import parse_iso_utc
 
@@ -21,6 +24,8 @@ RANGES: Mapping[str, int] = {
 }
 DEFAULT_RANGE = "1h"
 LONGEST_SECONDS = 92 * 86_400
+#: Clocks are not put forward and back again within so short a time.
+_SHIFT_STAYS_MS = 14 * 86_400_000
 #: Longest parameter that is looked at; the SQL page's query is the longest.
 _LONGEST_TEXT = 60_000
 
@@ -113,6 +118,22 @@ class View:
     def local(self, ts_ms: float) -> datetime:
         """Return a moment in the zone shown, without zone: charts draw what they are given."""
         return datetime.fromtimestamp(ts_ms / 1000, tz=self.zone).replace(tzinfo=None)
+
+    def axis(self, ts_ms: Any) -> np.ndarray[Any, np.dtype[np.datetime64]]:
+        """Return moments (milliseconds since the epoch) in the zone shown, without zone, as an array for a chart."""
+        moments = np.asarray(ts_ms, dtype=np.int64)
+        if self.zone is UTC or not len(moments):
+            return np.asarray(moments.astype("datetime64[ms]"))
+        low, high = int(moments.min()), int(moments.max())
+        shift = self._shift_ms(low)
+        if high - low < _SHIFT_STAYS_MS and shift == self._shift_ms(high):
+            return np.asarray((moments + shift).astype("datetime64[ms]"))
+        return np.asarray((moments + np.array([self._shift_ms(int(one)) for one in moments])).astype("datetime64[ms]"))
+
+    def _shift_ms(self, ts_ms: int) -> int:
+        """Return how far the clocks of the zone shown are ahead of UTC at a moment."""
+        offset = datetime.fromtimestamp(ts_ms / 1000, tz=self.zone).utcoffset()
+        return 0 if offset is None else round(offset.total_seconds() * 1000)
 
     def clock(self, ts_ms: float | None, *, date: bool = True) -> str:
         """Write a moment for people, in the zone shown."""

@@ -297,7 +297,7 @@ def _scalars(store: Store, view: View, shown: JobView, rows: Sequence[Mapping[st
         html.Div(
             [
                 html.H3(name, className="fw-note", **{"data-raw": "1"}),
-                graphs.drawn(graphs.lines({name: found[name]}, unit="", zero=False, dates=False), 170),
+                graphs.drawn(graphs.lines({name: found[name]}, unit="", zero=False, axis="linear"), 170),
             ]
         )
         for name in order

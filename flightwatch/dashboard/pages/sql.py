@@ -202,9 +202,8 @@ def _chart(rows: Sequence[Mapping[str, Any]], chart: str) -> Any:
             260,
         )
     dates = isinstance(axis[0], str) and re.match(r"\d{4}-\d\d-\d\d", axis[0]) is not None
-    figure = graphs.lines({name: (axis, series) for name, series in values.items()}, unit="", zero=False, dates=dates)
-    if not dates and isinstance(axis[0], str):
-        figure.update_xaxes(type="category")
+    kind = "date" if dates else "category" if isinstance(axis[0], str) else "linear"
+    figure = graphs.lines({name: (axis, series) for name, series in values.items()}, unit="", zero=False, axis=kind)
     return graphs.drawn(figure, 260)
 
 
