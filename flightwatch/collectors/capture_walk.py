@@ -16,6 +16,7 @@ from typing import BinaryIO, Protocol, cast
 from flightwatch.collectors.captures import tar_stream, transcript, zip_members
 from flightwatch.collectors.captures.base import StreamEnded, rejoin
 from flightwatch.collectors.captures.memory_tree import FILE_LIMIT, MemoryTree, tree_name
+from flightwatch.collectors.captures.plain_text import PlainText
 from flightwatch.collectors.captures.unpacking import Budget, compression_of, member_path, unpacked
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.protocols import Note, Row
@@ -178,12 +179,19 @@ class CaptureWalk:
                 with zip_members.open_zip(whole, stream) as archive:
                     yield from self._zip(source, archive, level)
             else:
-                yield from self._text(source, head, whole)
+                yield from self._text(source, whole)
         except (StreamEnded, zipfile.BadZipFile, EOFError, OSError) as error:
             yield Item(source, Note("error", "", str(error) or "the archive ends early"))
 
-    def _text(self, source: str, head: bytes, stream: BinaryIO) -> Iterator[Item]:
+    def _text(self, source: str, raw: BinaryIO) -> Iterator[Item]:
         """Read one capture, or each part of a shell session ("report.txt!nvidia-smi -q") as one."""
+        text = PlainText(raw)
+        head = text.stream.read(HEAD_BYTES)
+        yield from self._parts(source, head, rejoin(head, text.stream))
+        for note in text.notes:
+            yield Item(source, note)
+
+    def _parts(self, source: str, head: bytes, stream: BinaryIO) -> Iterator[Item]:
         if not transcript.holds_commands(head):
             for what in self._reader.read_capture(source, head, stream):
                 yield Item(source, what)

@@ -10,11 +10,16 @@ from typing import BinaryIO
 from flightwatch.collectors.capture_walk import CaptureWalk, Item
 from flightwatch.collectors.captures import registry
 from flightwatch.collectors.captures.base import Parser, StreamEnded, TreeParser
+from flightwatch.collectors.captures.last_line import RULES, WholeLines
 from flightwatch.collectors.captures.memory_tree import MemoryTree
+from flightwatch.collectors.captures.plain_text import document_start, is_document
 from flightwatch.core.protocols import CaptureContext, Note, Row
 from flightwatch.core.vocabulary import ExitCode
 
 _log = logging.getLogger(__name__)
+#: Parsers that find something in almost any text.
+_LOGS = frozenset(("log", "journal"))
+_SHOWN = 120
 
 
 class Inspection:
@@ -67,12 +72,17 @@ class Inspection:
             self.empty.add(source)
             yield Note("warning", "", "the file is empty: nothing was captured")
             return
-        parser = _parser_for(head)
+        parser, start = _parser_for(head), document_start(head)
+        if start and (inner := _parser_for(head[start:])) is not None and _is_meant(inner, parser):
+            shown = head[:start].decode("utf-8", "replace").strip().split("\n")[0][:_SHOWN]
+            yield Note("warning", "line 1", f"text before the document was left out: {shown!r}")
+            parser = inner
+            stream.read(start)
         if parser is None:
             self.unrecognised.append(source)
             yield Note("warning", "", "not recognised as any supported capture")
             return
-        yield from self._run(parser, source, partial(parser.parse, stream, self._context(source)))
+        yield from self._run(parser, source, partial(_parse, parser, head[start:], stream, self._context(source)))
         # A parser that reads whole documents got what there was; the end of the stream still has to be told.
         stream.read(1)
 
@@ -106,6 +116,23 @@ class Inspection:
         except Exception as error:  # the runner: one parser's fault must not end the inspection of a bundle
             _log.debug("parser %s failed on %s", parser.name, source, exc_info=True)
             yield Note("error", "", f"the {parser.name} parser failed ({type(error).__name__}); please report it")
+
+
+def _is_meant(inner: Parser, outer: Parser | None) -> bool:
+    """Say whether a file is a document with text before it rather than text with a document in it."""
+    return inner.name not in _LOGS and (outer is None or outer is inner or outer.name in _LOGS)
+
+
+def _parse(parser: Parser, head: bytes, stream: BinaryIO, context: CaptureContext) -> Iterator[Row | Note]:
+    """Parse a capture without what its unfinished last line cannot tell."""
+    rule = None if is_document(head) else RULES.get(parser.name)
+    if rule is None:
+        yield from parser.parse(stream, context)
+        return
+    lines = WholeLines(stream, rule)
+    yield from parser.parse(lines.stream, context)
+    if lines.note is not None:
+        yield lines.note
 
 
 def _parser_for(head: bytes) -> Parser | None:

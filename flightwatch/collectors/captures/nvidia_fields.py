@@ -103,7 +103,7 @@ def _gpu_rows(
     device = Device(carries, context, "nvidia", f"gpu {gpu.address}")
     if index is None:
         device.note("warning", "its index is unknown: only a part of the attached GPUs is in the report")
-    _fill(device, gpu.fields)
+    _fill(device, gpu)
     _ecc(device, gpu.fields, gpu.address)
     _alarms(device, gpu)
     _facts(device, gpu, head)
@@ -148,7 +148,8 @@ def first(fields: Mapping[str, str], paths: Sequence[str]) -> tuple[str | None, 
     return (fields[present[0]], present[0]) if present else (None, None)
 
 
-def _fill(device: Device, fields: Fields) -> None:
+def _fill(device: Device, gpu: Gpu) -> None:
+    fields = gpu.fields
     for column, paths in CELLS.items():
         device.set(column, first(fields, paths)[0], bare=False)
     rows_missing = fields.get("remapped_rows")
@@ -156,7 +157,8 @@ def _fill(device: Device, fields: Fields) -> None:
         device.set(column, first(fields, paths)[0] or rows_missing)
     for column, parts in SUMS.items():
         _put_sum(device, column, fields, parts, rows_missing if column.startswith("remapped") else None)
-    _throttle(device, fields)
+    ends_in_reasons = any(path.startswith("reasons/") for path in list(fields)[-1:])
+    _throttle(device, fields, cut=gpu.partial and ends_in_reasons)
     for path, unit, name in EXTRAS:
         device.extra(name, fields.get(path), unit)
 
@@ -165,6 +167,11 @@ def _put_sum(
     device: Device, column: str, fields: Fields, parts: Sequence[Sequence[str]], fallback: str | None = None
 ) -> None:
     unit = "us" if column.endswith("_us_total") else "count"
+    printed = [any(path in fields for path in paths) for paths in parts]
+    if any(printed) and not printed[-1]:
+        # The last part is printed whenever another one is: without it the report was cut, and there is no sum.
+        device.unknown(column, ABSENT)
+        return
     reads = [(text, quantity(text, unit)) for text in (first(fields, paths)[0] for paths in parts) if text is not None]
     value = total(read.value for _, read in reads)
     if value is not None:
@@ -197,7 +204,7 @@ def _ecc(device: Device, fields: Fields, address: str) -> None:
             _put_sum(device, column, fields, [[prefix + name for name in names] for names in parts])
 
 
-def _throttle(device: Device, fields: Fields) -> None:
+def _throttle(device: Device, fields: Fields, *, cut: bool) -> None:
     bits, known = 0, False
     unreadable: str | None = None
     for path, text in fields.items():
@@ -212,7 +219,7 @@ def _throttle(device: Device, fields: Fields) -> None:
         else:
             known = True
             bits |= bit if active else 0
-    if known:
+    if known and not cut:
         device.put("throttle_reasons", bits)
     else:
         whole = reason_for(fields["reasons"]) if "reasons" in fields else None

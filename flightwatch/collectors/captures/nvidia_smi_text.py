@@ -63,22 +63,27 @@ class NvidiaSmiText:
         watched = _EndSeen(stream)
         lines = Lines(watched)  # type: ignore[arg-type]
         reader = _Reader()
-        number = 0
+        number, held = 0, ""
         for number, line in lines:
-            finished = reader.feed(line)
+            finished = reader.feed(held)
             if finished is not None:
                 yield from report_rows(finished, self.CARRIES, context)
+            held = line
             if (lost := _LOST.search(line)) is not None:
                 yield Note("error", f"line {number}", f"the tool says: {lost[0][:200].strip()}")
-        cut = not watched.ended and reader.open_line
-        if cut and reader.report.gpus:
+        cut = not watched.ended and not reader.skips(held)
+        if not cut:
+            finished = reader.feed(held)
+            if finished is not None:
+                yield from report_rows(finished, self.CARRIES, context)
+        elif reader.report.gpus:
             reader.report.gpus[-1].partial = True
         if reader.report.gpus:
             yield from report_rows(reader.report, self.CARRIES, context)
         elif number:
             yield Note("error", f"line {number}", "the report shows no GPU")
         if cut:
-            yield Note("error", f"line {number}", "the text is cut off here")
+            yield Note("error", f"line {number}", "the text is cut off here; this line was left out")
         yield from lines.notes
 
 
@@ -87,7 +92,6 @@ class _Reader:
 
     def __init__(self) -> None:
         self.report = Report()
-        self.open_line = False
         self._stack: list[tuple[int, str]] = []
         self._target: Fields = self.report.fields
 
@@ -105,10 +109,13 @@ class _Reader:
             self.report.gpus.append(Gpu(gpu[1]))
             self._target = self.report.gpus[-1].fields
             self._stack = []
-            self.open_line = False
         else:
             self._field(line)
         return finished if finished and finished.gpus else None
+
+    def skips(self, line: str) -> bool:
+        """Say whether a line stands in a list of processes, of which nothing is read."""
+        return bool(self._stack) and self._stack[0][1] in _SKIPPED and line[:1].isspace()
 
     def _start(self, *, keep_head: bool = False) -> Report:
         finished = self.report
@@ -124,9 +131,7 @@ class _Reader:
         if pair is None or pair[3] is None:
             word = path_word(line.strip().rstrip(":"))
             self._section(indent, word)
-            self.open_line = True
             return
-        self.open_line = not pair[3].strip()
         path = "/".join([*(name for _, name in self._stack), path_word(pair[2])])
         if path.split("/", 1)[0] in _SKIPPED:
             return

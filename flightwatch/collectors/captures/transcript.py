@@ -40,19 +40,20 @@ _BARE = re.compile(
     rb"(?:sudo )?((?:/\S{0,200}/)?(?:" + _TOOLS + rb")(?: +(?:info|dump|stat|metric|static|topo|nvlink|dmon|link|show|"
     rb"statistic|sdr|sensor|dcmi|get_param|diag|health)(?= |$)){0,3}(?: +(?:-[\w.,:=/-]*|(?<=-[a-zA-Z] )[\w.,:/-]+))*)"
 )
-#: nvidia-bug-report rules its parts off and writes a file's name before its contents.
-_RULED_OFF = re.compile(rb"_{20,}|\*{3} (/\S{1,400})")
+#: nvidia-bug-report rules its parts off and writes a file's name before its contents; `script` says when it was on.
+_RULED_OFF = re.compile(rb"_{20,}|\*{3} (/\S{1,400})|Script (?:started|done)(?:,| on\b).{0,300}")
+_SCRIPT = b"Script started"
 _RULE = re.compile(rb"#{5,}|\*{3} ls: .*")
 _FOLDER = re.compile(rb"^/\S{0,200}/(?=[^/\s])")
 _COMMENT = re.compile(rb"#(?! (?:HELP|TYPE|UNIT|EOF))(?: .*)?")
-_TRIGGER = re.compile(rb"(?m)^[^\n]{0,300}?(?:" + _TOOLS + rb"|[#$%>] *\r?$|[#$%>] )")
+_TRIGGER = re.compile(rb"(?m)^[^\n]{0,300}?(?:" + _TOOLS + rb"|[#$%>] *\r?$|[#$%>] |Script started)")
 
 
 def holds_commands(head: bytes) -> bool:
     """Say whether the first bytes of a capture show commands among their output."""
     if encoding_of(head) != "utf-8-sig" or b"\0" in head or not _TRIGGER.search(head):
         return False
-    return any(_command(line) for line in head.split(b"\n"))
+    return head.lstrip().startswith(_SCRIPT) or any(_command(line) for line in head.split(b"\n"))
 
 
 def parts(stream: BinaryIO) -> Iterator[tuple[str, BinaryIO]]:

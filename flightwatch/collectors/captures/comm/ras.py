@@ -115,6 +115,7 @@ class RasReport:
     sizes: group number to ranks per communicator.
     communicators: those with something to say.
     dead: processes unreachable or considered dead: (pid, node, devices, word DEAD or INCOMPLETE).
+    complete: the report came to its list of communicators.
     """
 
     version: str | None = None
@@ -123,6 +124,7 @@ class RasReport:
     communicators: list[RasCommunicator] = field(default_factory=list)
     dead: list[tuple[int, str, str, str]] = field(default_factory=list)
     ts_ms: int | None = None
+    complete: bool = False
 
 
 def parse_report(lines: Iterable[tuple[int, str]]) -> RasReport:
@@ -134,6 +136,7 @@ def parse_report(lines: Iterable[tuple[int, str]]) -> RasReport:
             report.version = version[1]
         elif row := _TABLE_ROW.fullmatch(text):
             report.sizes[row[1]] = int(row[5])
+            report.complete = True
             report.statuses.append((row[7], row[8]))
         elif comm := _COMM.search(text):
             size = report.sizes.get(comm[1].split("-")[0])
@@ -190,6 +193,7 @@ def _numbers(text: str) -> list[int]:
 def report_of_json(value: Mapping[str, Any]) -> RasReport:
     """Read the JSON form (NCCL >= 2.28.7): counts are compared per collective, as the text form does."""
     report = RasReport(version=str(value.get("nccl_version")) if value.get("nccl_version") else None)
+    report.complete = isinstance(value.get("communicators"), list)
     try:
         report.ts_ms = parse_iso_utc(str(value.get("timestamp")))
     except ValueError:
@@ -270,7 +274,7 @@ class NcclRas:
         yield from self.rows(parse_report(lines), context)
         yield from lines.notes
 
-    def rows(self, report: RasReport, context: CaptureContext) -> Iterator[Row]:
+    def rows(self, report: RasReport, context: CaptureContext) -> Iterator[Row | Note]:
         """Turn a report into events."""
         base: dict[str, Value] = {"ts": report.ts_ms, "source": EventSource.COMM.value}
         for comm in report.communicators:
@@ -288,12 +292,18 @@ class NcclRas:
                 "message": f"process {pid} on {node} (GPU {devices}) {state}",
                 "attrs": {"pid": str(pid), "gpus": devices},
             })  # fmt: skip
-        if not report.communicators and not report.dead:
-            words = ", ".join(sorted({f"{status} {error}" for status, error in report.statuses})) or "no communicator"
+        if report.communicators or report.dead:
+            return
+        words = ", ".join(sorted({f"{status} {error}" for status, error in report.statuses})) or "no communicator"
+        wrong = sorted({error for _, error in report.statuses} - {"OK"})
+        severity = EventSeverity.WARNING if wrong else EventSeverity.INFO
+        if report.complete:
             yield make_row("events", self.CARRIES, context, {
-                **base, "code": "ncclras:ok", "severity": EventSeverity.INFO.value, "message": words,
-                "attrs": {"nccl_version": report.version or ""},
+                **base, "code": f"ncclras:{wrong[0].lower() if wrong else 'ok'}", "severity": severity.value,
+                "message": words, "attrs": {"nccl_version": report.version or ""},
             })  # fmt: skip
+        else:
+            yield Note("error", "", "the report ends before its list of communicators")
 
 
 def _sentence(comm: RasCommunicator) -> str:

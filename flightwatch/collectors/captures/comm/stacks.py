@@ -19,7 +19,7 @@ FRAME_LIMIT = 512
 
 _PROCESS = re.compile(r"Process (\d{1,10}): (.{0,2000})")
 _THREAD = re.compile(r'Thread (?P<id>\S{1,32}) \((?P<state>[a-z+ ]{1,40})\)(?:: "(?P<name>[^"]{0,200})")?')
-_FRAME = re.compile(r"\s{2,}(?P<name>\S.{0,300}?) \((?P<place>[^()]{1,400})\)$")
+_FRAME = re.compile(r"\s{2,}(?P<name>\S.{0,300}?) \((?P<place>[^()]{1,400})\)\s*$")
 _RANK = re.compile(r"\brank[ _=:]{0,2}(\d{1,7})\b", re.IGNORECASE)
 
 #: What a main thread waits for, by words in its frames, innermost first.
