@@ -41,6 +41,7 @@ class Actions:
     """
 
     name = "actions"
+    urgent = False
 
     def __init__(
         self, records: ActionRecords, incidents: IncidentRecords, store: Store | None, actuators: Sequence[Actuator],

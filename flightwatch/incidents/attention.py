@@ -19,8 +19,9 @@ from flightwatch.incidents.view import members_of, worse
 from flightwatch.pipeline.control.engine_writes import EngineTransaction
 from flightwatch.pipeline.control.incident_rows import OPEN_STATES
 
-#: All open incidents are looked at this often; sooner while one waits for its first message.
-_LOOK_MS, _SOON_MS = 1_000, 100
+#: All open incidents are looked at this often; when the first message of one is due, so soon after the last look.
+_LOOK_MS, _SOON_MS = 1_000, 50
+_NEVER_MS = 2**62
 #: Losses and progress are worked out anew this often.
 _REFRESH_MS = 15_000
 _MINUTE_MS = 60_000
@@ -34,6 +35,7 @@ class Attention:
     def __init__(self, settings: IncidentSettings) -> None:
         self._settings = settings
         self._looked_ms = 0
+        self._next_ms = _NEVER_MS
         self._waiting: dict[str, int] = {}
         self._openings: deque[int] = deque(maxlen=max(1, settings.storm_incidents))
         self._refreshed: dict[str, int] = {}
@@ -51,10 +53,14 @@ class Attention:
         for id_ in ids:
             self._openings.append(now_ms)
             self._waiting[id_] = now_ms
+        if ids:
+            self._next_ms = min(self._next_ms, now_ms + round(self._settle_ms(now_ms)))
 
-    def due(self, now_ms: int) -> bool:
-        """Say whether it is time to look at open incidents."""
-        return now_ms - self._looked_ms >= (_SOON_MS if self._waiting else _LOOK_MS) or now_ms < self._looked_ms
+    def due_in_ms(self, now_ms: int) -> int:
+        """Return how long it is until open incidents must be looked at; 0: now."""
+        if now_ms < self._looked_ms:
+            return 0  # the clock was set back
+        return max(0, min(self._looked_ms + _LOOK_MS, max(self._looked_ms + _SOON_MS, self._next_ms)) - now_ms)
 
     def to_refresh(
         self, rows: Mapping[str, Mapping[str, Any]], group_of: Mapping[str, Group], now_ms: int
@@ -102,6 +108,10 @@ class Attention:
             settlement.rows[row["id"]] = self._tell(tx, row, pending)
         alive = {row["id"] for row in rows}
         self._waiting = {id_: at for id_, at in self._waiting.items() if id_ in alive}
+        # What is kept quiet beyond its time waits for no moment: the ordinary look finds when it may be told.
+        settle_ms = round(self._settle_ms(tx.now_ms))
+        coming = (at + settle_ms for at in self._waiting.values() if at + settle_ms > tx.now_ms)
+        self._next_ms = min(coming, default=_NEVER_MS)
         self._told = {id_: one for id_, one in self._told.items() if id_ in settlement.rows}
 
     def _tell(self, tx: EngineTransaction, row: dict[str, Any], pending: set[str]) -> dict[str, Any]:

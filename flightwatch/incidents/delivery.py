@@ -35,6 +35,7 @@ class Alerting:
     """
 
     name = "alerts"
+    urgent = True
 
     def __init__(
         self, records: AlertRecords, incidents: IncidentRecords, channels: Mapping[str, Channel], routes: Routes,

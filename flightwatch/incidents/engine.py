@@ -64,6 +64,8 @@ class Engine:
         self._fast: set[str] = set()
         self._sequence = 0
         self._recovered_sequence = 0
+        #: The database's clock before this machine's.
+        self._ahead_ms = 0
 
     @property
     def blind(self) -> bool:
@@ -73,6 +75,10 @@ class Engine:
     def forget_memory(self) -> None:
         """Read everything from the database again before the next batch: another engine may have written."""
         self._grouping = None
+
+    def due_in_seconds(self) -> float:
+        """Return in how many seconds `cycle` has something to do even when nothing arrives; 0: now."""
+        return self._attention.due_in_ms(self._clock.now_ms() + self._ahead_ms) / 1000
 
     def cycle(self, lease: Lease, statements: Sequence[Statement], positions: Positions) -> bool:
         """Take a batch in, and do what is due by time; say whether a message became due.
@@ -85,11 +91,12 @@ class Engine:
         ------
         TransientError, StaleGeneration: nothing of this batch was written; it must come again.
         """
-        if not statements and not positions and not self._attention.due(self._clock.now_ms()):
+        if not statements and not positions and self.due_in_seconds() > 0:
             return False
         try:
             grouping = self._ready()
             with self._writes.transaction(lease) as tx:
+                self._ahead_ms = tx.now_ms - self._clock.now_ms()
                 self._follow_people(tx, grouping)
                 own = self._blind.statements(
                     self._context.behind_seconds(), tx.now_ms, grouping.of_kind(FindingKind.BLIND)
@@ -324,7 +331,7 @@ class Engine:
         """Do what is due by time: messages, silences, losses, endings, forgetting."""
         attention, settlement = self._attention, self._settlement
         attention.opened(opened, tx.now_ms)
-        if not attention.due(tx.now_ms):
+        if attention.due_in_ms(tx.now_ms) > 0:
             return
         settlement.load_open(tx)
         for id_ in attention.to_refresh(settlement.rows, settlement.group_of, tx.now_ms):

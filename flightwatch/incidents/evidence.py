@@ -34,6 +34,7 @@ class Evidence:
     """
 
     name = "evidence"
+    urgent = False
 
     def __init__(self, pins: EvidencePins, records: IncidentRecords, store: Store, context: Context) -> None:
         self._pins, self._records, self._store, self._context = pins, records, store, context

@@ -21,6 +21,7 @@ class Projections:
     """Writes what waits in the outbox into the store. The store being away delays only this."""
 
     name = "projections"
+    urgent = False
 
     def __init__(self, writer: ProjectionWriter) -> None:
         self._writer = writer
@@ -36,6 +37,7 @@ class Housekeeping:
     """Forgets what is old, once an hour."""
 
     name = "housekeeping"
+    urgent = False
 
     def __init__(self, writes: EngineWrites, writer: ProjectionWriter, clock: Clock) -> None:
         self._writes, self._writer, self._clock = writes, writer, clock

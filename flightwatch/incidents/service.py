@@ -27,8 +27,8 @@ ROLE = "incidents"
 GROUP = "flightwatch-incidents"
 #: Bytes of one batch: as many as are settled well within the lease, however slow the machine is.
 _LEAST_BYTES, _FIRST_BYTES, _MOST_BYTES = 4_000, 250_000, 2_000_000
-_POLL_SECONDS = 0.1
-#: Followers work at least this often; they are woken after every batch that people must hear of.
+_POLL_SECONDS, _SHORTEST_POLL_SECONDS = 0.1, 0.005
+#: Followers work at least this often; urgent ones are woken after every batch that people must hear of.
 _FOLLOW_SECONDS = 1.0
 #: Followers rest when the engine has not finished a cycle for so long: then nobody must think that all is well.
 _STUCK_SECONDS = 60.0
@@ -39,6 +39,8 @@ class Follower(Protocol):
     """Works on what the engine wrote, while this process holds the role. Called by one thread of its own."""
 
     name: str
+    #: Woken the moment people must hear of something. The others come by within a second and leave it the way.
+    urgent: bool
 
     def cycle(self, lease: Lease) -> None:
         """Do what is due now. Raises TransientError when something is away, StaleGeneration when the role is lost."""
@@ -187,7 +189,8 @@ class IncidentService:
         ------
         TransientError, StaleGeneration: it was not stored; a new `Intake` gives it again.
         """
-        taken = intake.read(self._read_bytes, _POLL_SECONDS, self._clock.now_ms)
+        patience = max(_SHORTEST_POLL_SECONDS, min(_POLL_SECONDS, self.engine.due_in_seconds()))
+        taken = intake.read(self._read_bytes, patience, self._clock.now_ms)
         began_s = self._clock.monotonic_s()
         told = self.engine.cycle(lease, taken.statements, taken.positions)
         self._adapt(self._clock.monotonic_s() - began_s)
@@ -197,8 +200,9 @@ class IncidentService:
             log.info("A partition passed to another member; what was taken of it is stored.")
         self._finished_s = self._clock.monotonic_s()
         if told:
-            for state in self.follower_states.values():
-                state.wake.set()
+            for one in self._followers:
+                if one.urgent:
+                    self.follower_states[one.name].wake.set()
         return taken
 
     def _adapt(self, seconds: float) -> None:

@@ -28,6 +28,7 @@ class FileMessages:
     """Appends each due message to a file, after it was marked in a guarded transaction."""
 
     name = "messages"
+    urgent = True
 
     def __init__(self, control: Control, path: Path) -> None:
         self._control, self._path = control, path

@@ -459,3 +459,28 @@ def test_findings_of_events_end_when_the_detection_loop_does_not_confirm_them(ri
     assert {one.node: one.state for one in rig.incidents()} == {
         "n1": IncidentState.RESOLVED, "n9": IncidentState.OPEN,
     }  # fmt: skip
+
+
+def test_the_engine_knows_when_the_next_message_is_due(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, settle_seconds=0.3)
+    rig.take(finding(Kind.THROTTLE, "n1", 3, T0))
+    assert rig.engine.due_in_seconds() == 0.3
+    rig.wait(0.299)
+    assert rig.told() == []
+    rig.wait(0.001)
+    assert [reason for _, reason in rig.told()] == ["opened"]
+    assert rig.engine.due_in_seconds() == 1.0
+    rig.close()
+
+
+def test_what_is_kept_quiet_is_not_looked_at_more_often(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, settle_seconds=0.3)
+    silence = rig.records.create_silence({"node": "n1"}, "ada", "known", expires_at_ms=T0 + 60_000)
+    rig.take(finding(Kind.THROTTLE, "n1", 3, T0))
+    rig.wait(0.3)
+    assert rig.told() == []
+    assert rig.engine.due_in_seconds() == 1.0
+    rig.records.expire_silence(silence.id, "ada")
+    rig.wait(1.0)
+    assert [reason for _, reason in rig.told()] == ["opened"]
+    rig.close()

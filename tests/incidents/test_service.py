@@ -41,6 +41,9 @@ from flightwatch.pipeline.control.settings import ControlSettings
 from flightwatch.pipeline.detection.publish import FindingPublisher
 from tests.incidents.engine_kit import FakeContext, Rig
 from tests.incidents.grouping_kit import T0, finding, racks
+from tests.pipeline.control.postgres_kit import PostgresServer, postgres
+
+__all__ = ["postgres"]
 
 _SETTINGS = BusSettings(session_timeout_seconds=2.0)
 
@@ -183,18 +186,21 @@ def test_a_failing_follower_is_isolated_and_counted(tmp_path: Path, bus: Bus) ->
 
     class Good:
         name = "good"
+        urgent = True
 
         def cycle(self, lease: Lease) -> None:
             cycled.append(lease.epoch)
 
     class Broken:
         name = "broken"
+        urgent = True
 
         def cycle(self, lease: Lease) -> None:
             raise ZeroDivisionError("bug")
 
     class Away:
         name = "away"
+        urgent = True
 
         def cycle(self, lease: Lease) -> None:
             raise TransientError("the database is away")
@@ -245,8 +251,9 @@ class running:  # noqa: N801
 class Processes:
     """Engines in processes of their own on one control database and bus."""
 
-    def __init__(self, folder: Path) -> None:
-        self.control_url, self.bus_url = f"sqlite://{folder / 'control.db'}", f"sqlite://{folder / 'bus'}"
+    def __init__(self, folder: Path, control_url: str = "") -> None:
+        self.control_url = control_url or f"sqlite://{folder / 'control.db'}"
+        self.bus_url = f"sqlite://{folder / 'bus'}"
         self.messages = folder / "messages"
         self.messages.touch()
         self.started: list[subprocess.Popen[bytes]] = []
@@ -272,8 +279,9 @@ class Processes:
             time.sleep(0.05)
         raise AssertionError("the process always holds a lock")
 
-    def _files(self) -> tuple[str, str]:
-        return (self.control_url, f"{self.bus_url}/bus.db")
+    def _files(self) -> list[str]:
+        bus = f"{self.bus_url}/bus.db"
+        return [self.control_url, bus] if self.control_url.startswith("sqlite:") else [bus]
 
     @staticmethod
     def _is_free(path: Path) -> bool:
@@ -300,9 +308,10 @@ class Processes:
                 process.stdout.close()
 
 
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    made = Processes(tmp_path)
+@pytest.fixture(params=["sqlite", "postgresql"])
+def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Processes]:
+    server: PostgresServer | None = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    made = Processes(tmp_path, server.new_database() if server is not None else "")
     yield made
     made.stop()
 
@@ -337,6 +346,64 @@ def test_an_engine_stopped_past_its_lease_changes_nothing_when_it_goes_on(
     assert len(told) == len(set(told)) == 62
     assert (first.poll(), second.poll()) == (None, None)
     control.close()
+
+
+@pytest.mark.soak
+def test_an_engine_stopped_inside_a_transaction_is_put_out_by_the_server(
+    postgres: PostgresServer, bus: Bus, tmp_path: Path
+) -> None:
+    made = Processes(tmp_path, postgres.new_database())
+    control = open_control(made.control_url, ControlSettings())
+    records, now = IncidentRecords(control), SystemClock().now_ms()
+    try:
+        first = made.start("first")
+        for number in range(200):  # some of its batches are stopped between their statements
+            publish(bus, finding(Kind.THROTTLE, f"a{number}", 0, now))
+            first.send_signal(signal.SIGSTOP)
+            if made._is_free(tmp_path / "bus" / "bus.db") and _inside_transactions(control):
+                break
+            first.send_signal(signal.SIGCONT)
+        else:
+            raise AssertionError("it was never stopped inside a transaction")
+        published = number + 1
+        second = made.start("second")
+        until(lambda: (held := control.leases.holder("incidents")) is not None and held.holder.startswith("second"), 90)
+        until(lambda: records.counts()["open"] == published and len(made.told()) == published, 60)
+        first.send_signal(signal.SIGCONT)
+        publish(bus, finding(Kind.THROTTLE, "last", 0, now))
+        until(lambda: len(made.told()) == published + 1)
+        assert len(set(made.told())) == published + 1
+        assert (first.poll(), second.poll()) == (None, None)
+    finally:
+        made.stop()
+        control.close()
+
+
+def _inside_transactions(control: Any) -> int:
+    """Count sessions of others that hold a transaction and do nothing."""
+    with control.reading() as connection:
+        text = "SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND pid <> pg_backend_pid()"
+        return int(connection.execute(sa.text(text)).scalar_one())
+
+
+def test_people_are_told_at_once_while_what_can_wait_stays_out_of_the_way(tmp_path: Path, bus: Bus) -> None:
+    class Teller:
+        name, urgent = "teller", True
+
+        def cycle(self, lease: Lease) -> None:
+            """Do nothing."""
+
+    class Keeper(Teller):
+        name, urgent = "keeper", False
+
+    rig = Rig(tmp_path)
+    made = Served(rig, bus, (Teller(), Keeper()))
+    publish(bus, finding(Kind.THROTTLE, "n1", 3, T0))
+    made.turn()
+    states = made.service.follower_states
+    assert (states["teller"].wake.is_set(), states["keeper"].wake.is_set()) == (True, False)
+    made.close()
+    rig.close()
 
 
 def test_kill_9_in_the_middle_of_a_storm_loses_no_incident_and_repeats_no_message(

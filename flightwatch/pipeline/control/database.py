@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,27 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _MIGRATION_LOCK = 0x66776374
 
 
+class Turn:
+    """Lets the threads of one process write to an SQLite file one after the other.
+
+    SQLite's own wait for another writer sleeps up to 0.1 s at a time and looks again: of several busy threads some
+    would wait long although the file is free in between. A thread that waits here goes on when the other one is done.
+    """
+
+    def __init__(self, longest_seconds: float) -> None:
+        self._lock = threading.Lock()
+        self._longest_seconds = longest_seconds
+
+    def __enter__(self) -> None:
+        """Wait for this thread's turn. Raises TransientError when it takes too long."""
+        if not self._lock.acquire(timeout=self._longest_seconds):
+            raise TransientError("the control database did not answer: another thread of this process writes too long")
+
+    def __exit__(self, *_: object) -> None:
+        """Let the next one write."""
+        self._lock.release()
+
+
 class Control:
     """A connection to the control database. Thread-safe. Build it with `open_control`.
 
@@ -35,9 +57,10 @@ class Control:
     agent_keys: public keys of agents.
     """
 
-    def __init__(self, engine: sa.Engine, clock: Clock | None) -> None:
+    def __init__(self, engine: sa.Engine, clock: Clock | None, turn: Turn | None = None) -> None:
         self._engine = engine
         self._clock = clock
+        self._turn: AbstractContextManager[None] = turn or nullcontext()
         self.leases = Leases(self)
         self.outbox = Outbox(self)
         self.agent_keys = AgentKeys(self)
@@ -55,7 +78,7 @@ class Control:
             the commit itself.
         """
         try:
-            with self._engine.begin() as connection:
+            with self._turn, self._engine.begin() as connection:
                 yield connection
         except DBAPIError as error:
             raise self._trouble(error) from error
@@ -130,7 +153,7 @@ def open_control(url: str, settings: ControlSettings, clock: Clock | None = None
         raise ConfigError(
             f"flightwatch.control = {_hidden(url)!r}: known are sqlite:///FILE and postgresql://USER@HOST/DB"
         )
-    control = Control(engine, clock)
+    control = Control(engine, clock, Turn(settings.busy_timeout_seconds) if scheme == "sqlite" else None)
     try:
         _migrate(control)
     except BaseException:

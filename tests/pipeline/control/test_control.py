@@ -308,3 +308,24 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
     file.write_bytes(b"\xff" * 9_000)
     with pytest.raises(TransientError, match=f"the control database {file} is damaged .*: put the copy from a backup"):
         open_control(f"sqlite:///{file}", ControlSettings())
+
+
+def test_threads_of_one_process_take_turns_and_give_up_in_time(tmp_path: Path) -> None:
+    control = open_control(f"sqlite://{tmp_path / 'control.db'}", ControlSettings(busy_timeout_seconds=1))
+    done: list[object] = []
+
+    def write() -> None:
+        try:
+            with control.transaction() as connection:
+                done.append(connection.execute(sa.text("SELECT 1")).scalar_one())
+        except TransientError as error:
+            done.append(str(error))
+
+    with control.transaction():
+        late = threading.Thread(target=write)
+        late.start()
+        late.join(30)
+    assert done == ["the control database did not answer: another thread of this process writes too long"]
+    write()
+    assert done[1:] == [1]
+    control.close()
