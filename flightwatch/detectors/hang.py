@@ -203,6 +203,8 @@ def _mismatch(waits: Sequence[Wait], verdict: HangVerdict) -> bool:
                 verdict.verdict, verdict.root_ranks = kind, odd
                 verdict.confidence = 0.6 if most == next_most else 0.9
                 _describe(verdict, wait, waits)
+                if kind == "op_mismatch" and most != next_most:
+                    verdict.op = usual
                 for rank in odd:
                     text = (
                         f"calls {value_of(wait.records[rank])} where others call {_other(counts, wait, rank, value_of)}"

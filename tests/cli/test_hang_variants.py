@@ -228,6 +228,42 @@ def test_sizes_and_operations_that_differ(tmp_path: Path, hang: Hang) -> None:
     assert (answer["verdict"], answer["root_ranks"]) == ("op_mismatch", [3])
 
 
+def test_the_operation_of_a_mismatch_is_what_most_called(tmp_path: Path, hang: Hang) -> None:
+    job = world(tmp_path, late=())
+    job.entries[0][-1]["profiling_name"] = "nccl:broadcast"
+    job.write()
+    answer = hang()
+    assert (answer["verdict"], answer["root_ranks"], answer["op"]) == ("op_mismatch", [0], "all_reduce")
+    assert answer["suspects"][0]["why"] == "calls broadcast where others call all_reduce"
+
+
+class _Evil:
+    def __reduce__(self) -> Any:
+        return open, ("never", "w")
+
+
+def _tree() -> list[Any]:
+    tree: list[Any] = [1]
+    for _ in range(60):
+        tree = [tree, tree]
+    return tree
+
+
+@pytest.mark.parametrize("document", [{"entries": [_Evil()]}, _Evil(), {"entries": _tree()}, "no dump", 7])
+def test_a_file_named_like_a_dump_that_is_none_is_malformed(document: object, tmp_path: Path, hang: Hang) -> None:
+    world(tmp_path, late=(5,)).write()
+    (tmp_path / "nccl_trace_rank_6").write_bytes(pickle.dumps(document))
+    answer = hang(code=3)
+    assert (answer["root_ranks"], answer["no_log"]) == ([5], [6])
+
+
+def test_the_last_number_of_a_log_that_was_cut_is_no_sequence_number(tmp_path: Path, hang: Hang) -> None:
+    whole = status(0, 1580, 1582, 1579) + "\n" + status(1, 1580, 1582, 1579)
+    (tmp_path / "job.log").write_text(whole[: whole.rindex("1579") + 2])
+    answer = hang(code=4)
+    assert (answer["verdict"], answer["root_ranks"]) == ("undetermined", [])
+
+
 def test_old_dumps_without_groups_show_the_gap(tmp_path: Path, hang: Hang) -> None:
     for rank in (0, 1, 3):
         entry = {"pg_id": 0, "seq_id": 8, "profiling_name": "nccl:all_reduce", "state": "scheduled",

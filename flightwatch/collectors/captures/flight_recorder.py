@@ -31,6 +31,13 @@ _RANK_OF_FOLDER = re.compile(r"(?<!node_)(?<!local_)rank[_\-.=]?(\d{1,7})", re.I
 _P2P = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 #: Releases before 2.4 have no groups and call the sequence number seq_id.
 _KEYS = (b"pg_config", b"collective_seq_id", b"pg_status", b"time_discovered_started_ns")
+#: How torch and its users name dumps: nccl_trace_rank_3, comm_lib_trace_rank_3, _dump_3, fr_rank3.
+_NAME_OF_DUMP = re.compile(r"(?:[nhrm]ccl|trace|dump|comm_lib|flight|fr)[\w.-]*?rank[_\-.=]?\d|_dump_\d", re.I)
+
+
+def named_as_dump(name: str, head: bytes) -> bool:
+    """Say whether a pickle that shows no key of a dump bears the name of one: damaged, or made to harm."""
+    return head[:1] == b"\x80" and _NAME_OF_DUMP.search(re.split(r"[!\\/]", name)[-1]) is not None
 
 
 def recognise(head: bytes) -> bool:
@@ -72,6 +79,8 @@ def parse_dump(data: bytes, rank: int) -> RankDump:
     dump.members = groups.members
     ids: dict[str, str] = {}
     entries = [entry for entry in document.get("entries") or () if isinstance(entry, dict)]
+    if document.get("entries") and not entries:
+        raise BadRecord("not a flight-recorder dump: none of its entries is a record")
     closed = _closed_batches(entries)
     for entry in entries:
         _add(dump, groups, entry, ids, closed)

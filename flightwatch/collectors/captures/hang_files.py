@@ -13,6 +13,7 @@ from flightwatch.collectors.captures.comm.lines import CommLines
 from flightwatch.collectors.captures.comm.ras import NcclRas, RasCommunicator, RasReport, parse_report, report_of_json
 from flightwatch.collectors.captures.comm.stacks import PySpyDump, StackDump, parse_stacks, stacks_of_json
 from flightwatch.collectors.captures.comm.watchdog import WatchdogLine
+from flightwatch.collectors.captures.last_line import WholeLines
 from flightwatch.collectors.captures.log_prefix import split
 from flightwatch.core.errors import BadRecord
 from flightwatch.core.hang_evidence import (
@@ -74,7 +75,7 @@ class HangFiles:
 
         Returns whether it held evidence.
         """
-        if flight_recorder.recognise(head):
+        if flight_recorder.recognise(head) or flight_recorder.named_as_dump(name, head):
             found = self._dump(name, stream)
         elif NcclRas().recognise(head):
             found = self._ras(name, stream, head)
@@ -150,7 +151,8 @@ class HangFiles:
         named = _RANK_OF_FILE.findall(name.replace("!", "/").rsplit("/", 1)[-1])
         writer = int(named[0]) if len(named) == 1 else None
         reader = CommLines(CaptureContext())
-        lines = Lines(stream)
+        whole = WholeLines(stream, "number")
+        lines = Lines(whole.stream)
         said = False
         for number, text in lines:
             if any(words in text for words in _OWN_WORDS):
@@ -161,7 +163,10 @@ class HangFiles:
                     self._take_watchdog(item, writer)
                 else:
                     self._take_library(item)
-        return said or before < self._count()
+        found = said or before < self._count()
+        if found and whole.note is not None:
+            self.notes.append((name, whole.note))
+        return found
 
     def _count(self) -> int:
         found = self.evidence

@@ -15,8 +15,10 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
+from flightwatch.collectors.captures.base import encoding_of
+from flightwatch.collectors.captures.plain_text import PlainText
 from flightwatch.core.protocols import Note
 
 _CHUNK = 1 << 20
@@ -56,10 +58,19 @@ class TraceMeta:
 
 
 def open_trace(stream: BinaryIO) -> BinaryIO:
-    """Return the stream unpacked when it is gzip; it must be seekable."""
+    """Return the stream unpacked when it is gzip, as UTF-8 without a byte-order mark; it must be seekable."""
     head = stream.read(2)
     stream.seek(0)
-    return gzip.GzipFile(fileobj=stream) if head == b"\x1f\x8b" else stream  # type: ignore[return-value]
+    opened = cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if head == b"\x1f\x8b" else stream
+    try:
+        start = opened.read(512)
+        opened.seek(0)
+    except (EOFError, zlib.error, OSError):
+        # The reader meets the damage again and says where it is.
+        stream.seek(0)
+        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+    marked = start.startswith(codecs.BOM_UTF8) or encoding_of(start) != "utf-8-sig"
+    return PlainText(opened).stream if marked else opened
 
 
 class TraceReader:

@@ -306,3 +306,14 @@ def test_events_out_of_order_are_put_in_order() -> None:
         track.starts.append(start)
         track.durations.append(duration)
     assert list(track.ordered()) == [2, 1, 3, 0]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_trace_that_an_editor_saved_anew_is_read(encoding: str, tmp_path: Path) -> None:
+    text = json.dumps({"traceEvents": [{"ph": "X", "name": "aten::mm", "ts": 1, "dur": 5, "pid": 1, "tid": 1}]})
+    path = tmp_path / "rank0.json"
+    path.write_bytes(text.encode(encoding))
+    with path.open("rb") as stream:
+        events = list(TraceReader(open_trace(stream)))
+    assert [event["name"] for event in events if isinstance(event, dict)] == ["aten::mm"]
+    assert not [event for event in events if isinstance(event, Note)]
