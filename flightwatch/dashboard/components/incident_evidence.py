@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from dash import html
 
 from flightwatch.core.incident import Incident
@@ -56,7 +57,8 @@ def evidence_figure(store: Store, one: Incident, facts: Facts, view: View, now_m
     if not strips:
         return graphs.lines({}, unit="", empty_text=t("incident.no_evidence")), {"height": "120px"}, "", None
     # Before the first value there is nothing to see: the chart begins there.
-    first = min((at for strip in strips for times, _ in strip.series.values() for at in times[:1]), default=None)
+    times = [times for strip in strips for times, _ in strip.series.values() if len(times)]
+    first = min((np.datetime64(one[0], "ms").item() for one in times), default=None)
     begin = view.local(window.start_ms)
     span = (begin if first is None else max(begin, first), view.local(window.end_ms))
     marks = [Mark(view.local(one.opened_at_ms), t("incident.opened"), one.severity.value)]

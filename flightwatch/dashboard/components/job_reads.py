@@ -20,6 +20,8 @@ STEPS = 120
 #: Values (ranks times steps) that one page reads at most, and steps that it shows at least.
 MOST_VALUES, FEWEST_STEPS = 400_000, 40
 _READ = Remembered(2.0)
+#: When steps began, by attempt: that does not change any more.
+_SEEN = Remembered(3600.0)
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def job_view(store: Store, view: View, job: str, most_steps: int = STEPS) -> Job
     Refused: whoever asks may not see the job.
     """
     check_job(store, job)
-    attempts = _READ.get(("attempts", id(store), job), lambda: reads_steps.attempts(store, job))
+    attempts = attempts_of(store, job)
     attempt = next((one for one in attempts if one.run == view.get("run")), attempts[0] if attempts else None)
     if attempt is None:
         return None
@@ -62,11 +64,21 @@ def job_view(store: Store, view: View, job: str, most_steps: int = STEPS) -> Job
         # The job has ended: its last hour is worth more than an empty page.
         window = Window(attempt.newest_ms - round(window.seconds * 1000), attempt.newest_ms, live=False)
     most = min(most_steps, max(FEWEST_STEPS, MOST_VALUES // max(1, attempt.ranks)))
-    steps = _READ.get(
+    return JobView(job, attempt, attempts, window, steps_of(store, job, attempt, window, most))
+
+
+def attempts_of(store: Store, job: str) -> list[Attempt]:
+    """Return the attempts of a job, the newest first. Whether whoever asks may see the job is not checked here."""
+    return _READ.get(("attempts", id(store), job), lambda: reads_steps.attempts(store, job))
+
+
+def steps_of(store: Store, job: str, attempt: Attempt, window: Window, most: int) -> list[int]:
+    """Return at most `most` steps of an attempt in a stretch of time. Not checked as `attempts_of`."""
+    seen = _SEEN.get((id(store), attempt.cluster, job, attempt.run), dict[int, int])
+    return _READ.get(
         ("steps", id(store), job, attempt.run, window.start_ms // 5000, window.end_ms // 5000, most),
-        lambda: reads_steps.chosen_steps(store, job, attempt, window.start_ms, window.end_ms, most),
+        lambda: reads_steps.chosen_steps(store, job, attempt, window.start_ms, window.end_ms, most, seen),
     )
-    return JobView(job, attempt, attempts, window, steps)
 
 
 def channel_view(store: Store, shown: JobView, channel: str) -> ChannelView:

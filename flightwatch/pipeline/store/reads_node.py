@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from flightwatch.pipeline.store.client import Store
+from flightwatch.pipeline.store.columns import Columns, FloatColumn, WholeColumn, floats, wholes
 from flightwatch.pipeline.store.inventory_reads import inventory_sql
 
 #: Up to this length of time raw rows are read, beyond it the one-minute rollup.
 RAW_SECONDS = 3 * 3600
 #: Gauges and counters of a device that pages draw; the rollup has them all.
-DEVICE_GAUGES = ("temp_c", "hotspot_c", "mem_temp_c", "power_w", "sm_clock_mhz", "util_pct", "voltage_mv", "fan_pct")
+DEVICE_GAUGES = ("temp_c", "hotspot_c", "power_w", "sm_clock_mhz", "util_pct")
 DEVICE_COUNTERS = ("ecc_corrected_total", "ecc_uncorrected_total", "throttle_thermal_us_total",
                    "throttle_power_us_total", "link_errors_total")  # fmt: skip
-NODE_GAUGES = ("cpu_pct", "load1", "mem_used_bytes", "inlet_c", "psu_w", "io_read_ms", "io_write_ms", "fs_read_ms",
+NODE_GAUGES = ("cpu_pct", "load1", "mem_used_bytes", "inlet_c", "io_read_ms", "io_write_ms", "fs_read_ms",
                "fs_write_ms")  # fmt: skip
 PORT_COUNTERS = ("rx_bytes_total", "tx_bytes_total", "cnp_handled_total", "out_of_sequence_total",
                  "symbol_errors_total", "link_downed_total")  # fmt: skip
@@ -85,8 +88,11 @@ def ranks_on(store: Store, node: str) -> list[dict[str, Any]]:
     )
 
 
-def device_series(store: Store, node: str, start_ms: int, end_ms: int, bucket_s: int) -> list[dict[str, Any]]:
-    """Return, per device and bucket: means of DEVICE_GAUGES, last readings of DEVICE_COUNTERS; NULL not measured."""
+def device_series(store: Store, node: str, start_ms: int, end_ms: int, bucket_s: int) -> dict[int, Columns]:
+    """Return, per device, `bucket` (begin, ms), means of DEVICE_GAUGES and last readings of DEVICE_COUNTERS.
+
+    NaN is "not measured".
+    """
     if (end_ms - start_ms) / 1000 <= RAW_SECONDS:
         picks = [f"avg({name}) AS {name}" for name in DEVICE_GAUGES] + [f"max({n}) AS {n}" for n in DEVICE_COUNTERS]
         source, span, time = "device_samples", _SPAN, "ts"
@@ -95,69 +101,85 @@ def device_series(store: Store, node: str, start_ms: int, end_ms: int, bucket_s:
         picks += [f"argMaxMerge({n}_last) AS {n}" for n in DEVICE_COUNTERS]
         source, span, time = "device_1m", _SPAN_M, "m"
         bucket_s = max(60, bucket_s)
-    return store.rows(
+    table = store.arrow(
         f"""
-        SELECT device, toStartOfInterval({time}, toIntervalSecond({{bucket:UInt32}})) AS bucket, {", ".join(picks)}
+        SELECT device, {_bucket(time)}, {", ".join(picks)}
         FROM flightwatch.{source} WHERE node = {{node:String}} AND {span} GROUP BY device,
             bucket ORDER BY device, bucket
         """,
         {"node": node, "start": start_ms, "end": end_ms, "bucket": bucket_s},
     )
+    device = wholes(table, "device")
+    every: Columns = {"bucket": wholes(table, "bucket")} | {
+        n: floats(table, n) for n in DEVICE_GAUGES + DEVICE_COUNTERS
+    }
+    found: dict[int, Columns] = {}
+    for one in np.unique(device).tolist():
+        first, end = np.searchsorted(device, one, "left"), np.searchsorted(device, one, "right")
+        found[one] = {name: values[first:end] for name, values in every.items()}
+    return found
 
 
-def node_series(store: Store, node: str, start_ms: int, end_ms: int, bucket_s: int) -> list[dict[str, Any]]:
-    """Return, per bucket, the mean of each of NODE_GAUGES; NULL not measured."""
+def node_series(store: Store, node: str, start_ms: int, end_ms: int, bucket_s: int) -> Columns:
+    """Return `bucket` (begin, ms) and the mean of each of NODE_GAUGES; NaN is "not measured"."""
     if (end_ms - start_ms) / 1000 <= RAW_SECONDS:
         picks, source, span, time = [f"avg({n}) AS {n}" for n in NODE_GAUGES], "node_samples", _SPAN, "ts"
     else:
         picks = [f"sum({n}_sum) / nullIf(sum({n}_n), 0) AS {n}" for n in NODE_GAUGES]
         source, span, time, bucket_s = "node_1m", _SPAN_M, "m", max(60, bucket_s)
-    return store.rows(
+    table = store.arrow(
         f"""
-        SELECT toStartOfInterval({time}, toIntervalSecond({{bucket:UInt32}})) AS bucket, {", ".join(picks)}
+        SELECT {_bucket(time)}, {", ".join(picks)}
         FROM flightwatch.{source} WHERE node = {{node:String}} AND {span} GROUP BY bucket ORDER BY bucket
         """,
         {"node": node, "start": start_ms, "end": end_ms, "bucket": bucket_s},
     )
+    return {"bucket": wholes(table, "bucket")} | {name: floats(table, name) for name in NODE_GAUGES}
 
 
-def port_series(store: Store, node: str, start_ms: int, end_ms: int, bucket_s: int) -> list[dict[str, Any]]:
-    """Return, per port and bucket of at least a minute, the last readings of PORT_COUNTERS."""
+def _bucket(time: str) -> str:
+    return f"toInt64(toUnixTimestamp(toStartOfInterval({time}, toIntervalSecond({{bucket:UInt32}})))) * 1000 AS bucket"
+
+
+def port_series(store: Store, node: str, start_ms: int, end_ms: int, bucket_s: int) -> dict[str, Columns]:
+    """Return, per port, `bucket` (begin, ms, at least a minute apart) and the last readings of PORT_COUNTERS."""
     picks = ", ".join(f"argMaxMerge({name}_last) AS {name}" for name in PORT_COUNTERS)
-    return store.rows(
+    table = store.arrow(
         f"""
-        SELECT concat(hca, '/', toString(port)) AS port,
-            toStartOfInterval(m, toIntervalSecond({{bucket:UInt32}})) AS bucket, {picks}
+        SELECT concat(hca, '/', toString(port)) AS port, {_bucket("m")}, {picks}
         FROM flightwatch.port_1m WHERE node = {{node:String}} AND {_SPAN_M} GROUP BY port, bucket ORDER BY port, bucket
         """,
         {"node": node, "start": start_ms, "end": end_ms, "bucket": max(60, bucket_s)},
     )
+    ports = np.asarray(table["port"].to_pylist(), dtype=str)
+    every: Columns = {"bucket": wholes(table, "bucket")} | {name: floats(table, name) for name in PORT_COUNTERS}
+    return {
+        str(port): {name: values[ports == port] for name, values in every.items()} for port in np.unique(ports).tolist()
+    }
 
 
-def increments(
-    rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, per_s: float
-) -> tuple[list[int], list[float | None]]:
+def increments(columns: Columns, names: Sequence[str], *, per_s: float) -> tuple[WholeColumn, FloatColumn]:
     """Return bucket times and the growth of the sum of counters between buckets, per `per_s` seconds.
 
     A decrease is a reset: the new reading counts. A bucket after a hole has the rate over the hole. The first bucket
-    and buckets in which no counter was read are None.
+    and buckets in which no counter was read are NaN.
     """
-    times: list[int] = []
-    values: list[float | None] = []
-    before: dict[str, float] = {}
-    before_at: int | None = None
-    for row in rows:
-        now = {name: float(row[name]) for name in names if row[name] is not None}
-        grown = [value - before[n] if value >= before[n] else value for n, value in now.items() if n in before]
-        times.append(row["bucket"])
-        if grown and before_at is not None and row["bucket"] > before_at:
-            values.append(sum(grown) / ((row["bucket"] - before_at) / 1000) * per_s)
-        else:
-            values.append(None)
-        if now:
-            before.update(now)
-            before_at = row["bucket"]
-    return times, values
+    times = np.asarray(columns["bucket"], dtype=np.int64)
+    read_RS = ~np.isnan(np.stack([columns[name] for name in names]))
+    at = np.flatnonzero(read_RS.any(axis=0))
+    seconds = np.diff(times[at]) / 1000
+    grown, told = np.zeros(len(seconds)), np.zeros(len(seconds), dtype=bool)
+    for name, read_S in zip(names, read_RS, strict=True):
+        here = np.flatnonzero(read_S)
+        values = np.asarray(columns[name], dtype=np.float64)[here]
+        growth = np.where(values[1:] >= values[:-1], values[1:] - values[:-1], values[1:])
+        # Counted at the bucket where it was read again, over the time since any counter was read before.
+        place = np.searchsorted(at, here[1:]) - 1
+        grown[place] += growth
+        told[place] = True
+    rates = np.full(len(times), np.nan)
+    rates[at[1:]] = np.where(told & (seconds > 0), grown / np.where(seconds > 0, seconds, 1.0) * per_s, np.nan)
+    return times, rates
 
 
 def history(store: Store, node: str, start_ms: int, end_ms: int, limit: int = 200) -> list[dict[str, Any]]:

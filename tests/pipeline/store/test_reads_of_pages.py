@@ -180,13 +180,21 @@ def test_jobs_with_their_figures(filled: tuple[Store, int]) -> None:
 @pytest.mark.parametrize("hours", [0.3, 5.0])
 def test_series_of_a_node_raw_and_from_minutes(filled: tuple[Store, int], hours: float) -> None:
     store, now_ms = filled
-    rows = reads_node.device_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 30)
-    assert {row["device"] for row in rows} == set(range(8))
-    assert all(row["temp_c"] > 20 and row["hotspot_c"] is None for row in rows)
-    hosts = reads_node.node_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 30)
-    assert all(0 < row["cpu_pct"] <= 100 and row["mem_used_bytes"] is None for row in hosts)
+    by_device = reads_node.device_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 30)
+    assert set(by_device) == set(range(8))
+    for columns in by_device.values():
+        assert len(columns["bucket"]) == len(columns["temp_c"]) > 1
+        assert (np.diff(columns["bucket"]) > 0).all()
+        assert (columns["temp_c"] > 20).all()
+        assert np.isnan(columns["hotspot_c"]).all()
+    host = reads_node.node_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 30)
+    assert ((host["cpu_pct"] > 0) & (host["cpu_pct"] <= 100)).all()
+    assert np.isnan(host["mem_used_bytes"]).all()
+    assert len(host["bucket"]) > 1
     ports = reads_node.port_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 60)
-    assert len({row["port"] for row in ports}) == 1
+    assert len(ports) == 1
+    assert all(len(columns["bucket"]) for columns in ports.values())
+    assert reads_node.device_series(store, "nobody", 0, now_ms, 30) == {}
 
 
 def test_what_a_node_is_and_has(filled: tuple[Store, int]) -> None:
@@ -203,11 +211,27 @@ def test_what_a_node_is_and_has(filled: tuple[Store, int]) -> None:
 
 
 def test_growth_between_buckets() -> None:
-    rows = [{"bucket": at * 60_000, "a": value} for at, value in enumerate([10, 12, None, 16, 3])]
-    times, values = reads_node.increments(rows, ("a",), per_s=60.0)
-    assert times == [0, 60_000, 120_000, 180_000, 240_000]
+    nothing = np.nan
+    columns = {"bucket": np.arange(5) * 60_000, "a": np.array([10, 12, nothing, 16, 3])}
+    times, values = reads_node.increments(columns, ("a",), per_s=60.0)
+    assert times.tolist() == [0, 60_000, 120_000, 180_000, 240_000]
     # Nothing before the first; a hole is bridged; a lower reading was counted from zero.
-    assert values == [None, 2.0, None, 2.0, 3.0]
+    assert np.allclose(values, [nothing, 2.0, nothing, 2.0, 3.0], equal_nan=True)
+    two = columns | {"b": np.array([nothing, 5, 6, nothing, 9])}
+    # Growth of a counter that was not read in between counts where it was read again.
+    summed = reads_node.increments(two, ("a", "b"), per_s=60.0)[1]
+    assert np.allclose(summed, [nothing, 2.0, 1.0, 4.0, 3.0 + 3.0], equal_nan=True)
+    assert np.isnan(reads_node.increments({"bucket": np.zeros(0), "a": np.zeros(0)}, ("a",), per_s=1.0)[1]).all()
+
+
+def test_what_was_seen_saves_probes(filled: tuple[Store, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now_ms = filled
+    attempt = reads_steps.attempts(store, JOB)[0]
+    seen: dict[int, int] = {}
+    first = reads_steps.chosen_steps(store, JOB, attempt, now_ms - 300_000, now_ms + 1000, 40, seen)
+    assert seen
+    monkeypatch.setattr(reads_steps, "_probe", lambda *_: pytest.fail("asked again"))
+    assert reads_steps.chosen_steps(store, JOB, attempt, now_ms - 300_000, now_ms + 1000, 40, seen) == first
 
 
 def test_search_schema_and_setup(filled: tuple[Store, int]) -> None:
