@@ -19,7 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from flightwatch import __version__
-from flightwatch.dashboard import perfetto
+from flightwatch.dashboard import flames, perfetto
 from flightwatch.dashboard.access.control import AccessControl
 from flightwatch.dashboard.access.gate import Gate
 from flightwatch.dashboard.access.login import login_router
@@ -94,6 +94,7 @@ def create_app(services: Services, *, loopback_only: bool, base_path: str = "") 
         return JSONResponse({"error": error}, status_code=404)
 
     app.include_router(perfetto.router(services))
+    app.include_router(flames.router(services))
     files = perfetto.static_files()
     if files is not None:
         app.mount(perfetto.PREFIX, files)

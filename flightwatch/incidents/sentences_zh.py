@@ -50,6 +50,8 @@ SENTENCES: Mapping[str, str] = {
     "Insufficient coverage of {job}: {reasons}.": "对 {job} 的观测不足：{reasons}。",
     # Links and ports
     "The network adapter or link of {node} is slow" + _TRANSFER_EN: "{node} 的网卡或链路变慢" + _TRANSFER,
+    "One of the network adapters or links of {names}, which share groups, is slow" + _TRANSFER_EN:
+        "{names} 同属若干通信组，其中一台的网卡或链路变慢" + _TRANSFER,
     "The link between {a} and {b} is slow" + _TRANSFER_EN: "{a} 与 {b} 之间的链路变慢" + _TRANSFER,
     "Leaf switch {name} is congested or slow" + _TRANSFER_EN: "叶交换机 {name} 拥塞或变慢" + _TRANSFER,
     "Transfers became slower, the place cannot be told from step times alone" + _TRANSFER_EN:
@@ -64,6 +66,8 @@ SENTENCES: Mapping[str, str] = {
         "{port} 每分钟有 {n} 次传输或链路错误，远高于同等流量的其他端口。",
     "{port} is congested: {n} congestion marks or pauses a minute, its peers {peers}.":
         "{port} 拥塞：每分钟 {n} 次拥塞标记或暂停，其他端口为 {peers} 次。",
+    "Leaf switch {name} is congested: ports of {n} of its nodes count marks or pauses far above ports of like traffic"
+    " elsewhere.": "叶交换机 {name} 拥塞：其 {n} 台节点的端口的拥塞标记或暂停远高于其他同等流量的端口。",
     "{port} went down {n} times within {minutes} min.": "{port} 在 {minutes} 分钟内断开 {n} 次。",
     "{port} was up and is down.": "{port} 此前正常，现已断开。",
     "{port} runs at {now} Gbit/s, before at {before}.": "{port} 现以 {now} Gbit/s 运行，此前为 {before} Gbit/s。",
@@ -165,6 +169,25 @@ SENTENCES: Mapping[str, str] = {
         "Flightwatch 自 {time} 起失明：{cause}；不判断缺失，也不执行操作。",
     "Flightwatch sees again after {n} minutes: what was sent meanwhile is judged now.":
         "Flightwatch 在 {n} 分钟后恢复：期间发送的数据现在开始判断。",
+    # Why nothing is done (`policy`)
+    "actions are off (actions.mode)": "操作已关闭（actions.mode）",
+    "the incident is over": "事件已结束",
+    "no hardware is to blame": "不归因于硬件",
+    "findings of kind {kind} ask for no drain": "{kind} 类发现不要求隔离",
+    "the cause is not one node": "原因不是单个节点",
+    "the name of the node cannot be passed on": "节点名无法传给调度器",
+    "{node} is not in the inventory": "{node} 不在资产清单中",
+    "it rests on old data": "依据的数据较旧",
+    "a maintenance window covers it": "处于维护窗口内",
+    "a {kind} asks for a drain only when the node had one before within a day":
+        "只有节点一天内曾有 {kind} 时才要求隔离",
+    "the job still runs, and no spare node is free": "作业仍在运行，且没有空闲备用节点",
+    "the job still runs, and spare nodes are not known": "作业仍在运行，且备用节点情况未知",
+    "the job still runs, and what going on costs is not known": "作业仍在运行，且继续运行的代价未知",
+    "the job still runs, and going on costs {loss} GPU-hours in {hours} h; what a restart costs is not known":
+        "作业仍在运行；继续运行 {hours} 小时损失 {loss} GPU 时，重启代价未知",
+    "the job still runs: going on costs {loss} GPU-hours in {hours} h, a restart {restart}":
+        "作业仍在运行：继续运行 {hours} 小时损失 {loss} GPU 时，重启代价 {restart} GPU 时",
     # Device errors: last, because their words are a vendor's and may be any
     "{who}: {code}, {meaning} ({others} followed); {action}.": "{who}：{code}，{meaning}（随后出现 {others}）；{action}。",
     "{who}: {code}, {meaning}; {action}.": "{who}：{code}，{meaning}；{action}。",

@@ -116,11 +116,15 @@ def incident_sheet(
     reason = AlertReason.RESOLVED if incident.closed else AlertReason.OPENED
     since_ms = max(0, now_ms - incident.opened_at_ms)
     lines = _lines(words, incident, facts, reason, now_ms, zone, Disclosure.FULL, language, since_ms)
-    labels = words.labels
-    return [
-        (name, labels.get(name, ""), _without_label(line, labels[name]) if name in labels else line)
-        for name, line in lines.items()
-    ]
+    return [(name, *_parted(line, words.labels.get(name, ""), headed=name == "cause")) for name, line in lines.items()]
+
+
+def _parted(line: str, label: str, *, headed: bool) -> tuple[str, str]:
+    """Return a line as label and words; `headed`: what stands before its colon is the label ("Cause (90 % sure)")."""
+    head, sign, rest = line.partition(":")
+    if sign and (head == label or (headed and head.startswith(label))):
+        return head, rest.strip()
+    return label, line
 
 
 def _lines(

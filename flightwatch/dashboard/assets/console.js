@@ -52,12 +52,14 @@
     return base + target + (tail ? "?" + tail : "");
   }
 
-  function set(changes) {
+  /* `keep`: the state before stays in the history, so that "back" brings it again. */
+  function set(changes, keep) {
     const now = params();
     const after = Object.assign({}, now, changes);
     const next = address(path(), after);
     if (next === address(path(), now)) return;
-    history.replaceState(null, "", next + location.hash);
+    if (keep) history.pushState(null, "", next + location.hash);
+    else history.replaceState(null, "", next + location.hash);
     store("view", view());
     sync();
     schedule();
@@ -304,7 +306,10 @@
   function sync() {
     const now = params();
     for (const menu of document.querySelectorAll("select[data-param]")) {
-      const value = menu.dataset.param === "range" && now.from ? "custom" : now[menu.dataset.param] || menu.dataset.default;
+      const fixed = menu.dataset.param === "range" && now.from;
+      if (fixed && ![...menu.options].some((option) => option.value === "custom"))
+        menu.prepend(new Option(text("js.range_fixed"), "custom"));
+      const value = fixed ? "custom" : now[menu.dataset.param] || menu.dataset.default;
       if (menu.value !== value && [...menu.options].some((option) => option.value === value)) menu.value = value;
     }
   }

@@ -35,11 +35,14 @@
           label: latest.current.label || "SQL",
           dark: window.flightwatch.dark(),
           changed: (value) => latest.current.setProps({ value }),
-          run: () => { state.runs += 1; latest.current.setProps({ value: state.editor.text(), run: state.runs }); },
+          run: () => { state.runs += 1; box.current.classList.add("fw-ran"); latest.current.setProps({ value: state.editor.text(), run: state.runs }); },
         });
       });
       const themed = () => { if (state.editor) state.editor.theme(window.flightwatch.dark()); };
       window.addEventListener("fw-theme", themed);
+      /* The list of completions is for who types: it goes when the query runs, and comes with the next key. */
+      const typing = (event) => { if (!event.ctrlKey && !event.metaKey) box.current.classList.remove("fw-ran"); };
+      box.current.addEventListener("keydown", typing, true);
       return () => { gone = true; window.removeEventListener("fw-theme", themed); if (state.editor) state.editor.destroy(); };
     }, []);
     React.useEffect(() => {

@@ -11,6 +11,7 @@ from dash import html
 from flightwatch.core.catalogue import TABLES
 from flightwatch.dashboard.components import acts
 from flightwatch.dashboard.components.panels import empty, table
+from flightwatch.dashboard.components.text import age_text, ago_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.services import Services
@@ -44,10 +45,9 @@ def detector_table(changed: Mapping[str, DetectorSetting], view: View) -> Any:
         )  # fmt: skip
         thresholds = ", ".join(f"{name} = {value:g}" for name, value in setting.thresholds.items())
         who = f"{setting.changed_by} · {view.clock(setting.changed_at_ms)}" if setting.changed_by else ""
-        rows.append(
-            [html.Span(one.name, **_RAW), one.version, form, html.Span(thresholds, **_RAW), html.Span(who, **_RAW)]
-        )
-    heads = [t("admin.detector"), t("admin.version"), t("admin.mode"), t("admin.thresholds"), t("admin.changed")]
+        told = html.Span(" · ".join(part for part in (thresholds, who) if part), className="fw-dim", **_RAW)
+        rows.append([html.Span(one.name, **_RAW), one.version, form, told])
+    heads = [t("admin.detector"), t("admin.version"), t("admin.mode"), t("admin.changed")]
     return table(heads, rows, label=t("admin.detectors"))
 
 
@@ -112,19 +112,26 @@ def people_table(people: Sequence[Person], view: View, now_ms: int) -> Any:
 
 
 def token_table(tokens: Sequence[Token], view: View, now_ms: int) -> Any:
-    """Return tokens; the text of a token is nowhere."""
+    """Return valid tokens with what they may do, for how long, and who made them; the text of a token is nowhere."""
     alive = [one for one in tokens if one.revoked_at_ms is None and one.expires_at_ms > now_ms]
     if not alive:
         return empty(t("admin.no_tokens"))
-    rows = [
-        [
-            html.Span(one.name, title=one.owner, **_RAW), html.Span(" ".join(sorted(one.scopes)), **_RAW),
-            view.clock(one.expires_at_ms)[:10],
-            acts.act_form(f"/api/v1/tokens/{quote(one.id, safe='')}", [], t("admin.revoke"), data_method="DELETE"),
-        ]
-        for one in alive
-    ]  # fmt: skip
-    return table([t("act.name"), t("admin.scope"), t("admin.until"), ""], rows, label=t("admin.tokens"))
+    items = []
+    for one in alive:
+        left = age_text((one.expires_at_ms - now_ms) / 1000)
+        used = t("admin.never_used") if one.used_at_ms is None else ago_text((now_ms - one.used_at_ms) / 1000)
+        facts = (
+            (t("admin.role"), _grants(one.grants) or t("admin.no_role")),
+            (t("admin.scope"), " ".join(sorted(one.scopes))),
+            (t("admin.until"), t("admin.left", date=view.clock(one.expires_at_ms)[:10], age=left)),
+            (t("admin.owner"), one.owner),
+            (t("admin.used"), used),
+        )
+        pairs = [part for label, words in facts for part in (html.Dt(label), html.Dd(words, **_RAW))]
+        revoke = acts.act_form(f"/api/v1/tokens/{quote(one.id, safe='')}", [], t("admin.revoke"), data_method="DELETE")
+        head = html.Div([html.Strong(one.name, **_RAW), revoke], className="fw-between")
+        items.append(html.Li([head, html.Dl(pairs, className="fw-pairs")]))
+    return html.Ul(items, className="fw-list")
 
 
 def audit_table(entries: Sequence[AuditEntry], view: View) -> Any:

@@ -10,6 +10,7 @@ from dash import html
 
 from flightwatch.dashboard.components.panels import severity
 from flightwatch.dashboard.components.request import link
+from flightwatch.dashboard.components.sentences import told
 from flightwatch.dashboard.components.text import ago_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import known, t
@@ -36,7 +37,7 @@ def finding_list(findings: Sequence[Mapping[str, Any]], view: View, now_ms: int)
                     html.Strong(known("kind", row["kind"])),
                     " ",
                     target_link(row),
-                    html.Div(row["summary"], **{"data-raw": "1"}),
+                    told(row["summary"]),
                     html.Div(
                         [
                             ago_text((now_ms - row["detected_at"]) / 1000),
@@ -62,6 +63,7 @@ def change_list(changes: Sequence[Mapping[str, Any]], view: View) -> html.Ul:
         words = row["kind"]
         if source == "run" or source.startswith("finding."):
             words = known("phase" if source == "run" else "kind", row["kind"])
+        job = row.get("job") or ""
         badge = severity(row["severity"]) if row["severity"] else None
         head = [
             html.Span(view.clock(row["ts"], date=False), className="fw-dim"),
@@ -71,8 +73,11 @@ def change_list(changes: Sequence[Mapping[str, Any]], view: View) -> html.Ul:
             " ",
             html.Strong(words),
             " ",
-            target_link(row),
+            target_link({"job": job} if source == "run" and job else row),
         ]
-        body = html.Div(row["summary"][:300], **{"data-raw": "1"})
+        if source == "run" and job:
+            body = html.Div(t("change.attempt", run=row["summary"].removeprefix(f"{job} ")), className="fw-dim")
+        else:
+            body = told(row["summary"])
         items.append(html.Li([*[part for part in head if part is not None], body]))
     return html.Ul(items, className="fw-list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,11 +13,11 @@ from flightwatch.dashboard.components import fleet_view
 from flightwatch.dashboard.components.incident_reads import IncidentReads
 from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.request import viewer
-from flightwatch.dashboard.components.scope import own_nodes, visible
+from flightwatch.dashboard.components.scope import own_jobs, own_nodes, visible
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.control.incident_rows import OPEN_STATES, IncidentFilter
-from flightwatch.pipeline.store import reads_fleet
+from flightwatch.pipeline.store import page_reads, reads_fleet
 
 #: The roster changes rarely; what pages ask for within a refresh is read once.
 ROSTER_SECONDS, EMPTY_SECONDS, VALUES_SECONDS = 30.0, 3.0, 1.5
@@ -78,6 +79,19 @@ class FleetSource:
         devices, hosts = reads_fleet.newest_values(self._store, "temp_c"), reads_fleet.host_values(self._store)
         return reads_fleet.joined(devices, hosts)
 
+    def coverage(self, of_all: Mapping[str, int]) -> Mapping[str, int]:
+        """Return how many nodes and accelerators report, of those that whoever asks may see.
+
+        Parameters
+        ----------
+        of_all: the same figures of everybody.
+        """
+        nodes = own_nodes(self._store)
+        if nodes is None:
+            return of_all
+        names = sorted(nodes)
+        return self._quick.get(("coverage", tuple(names)), lambda: page_reads.coverage(self._store, names))
+
     def findings(self) -> list[dict[str, Any]]:
         """Return open findings."""
         return visible(self._store, self._quick.get("findings", lambda: reads_fleet.open_findings(self._store)))
@@ -100,7 +114,10 @@ class FleetSource:
 
     def goodput(self) -> float | None:
         """Return the share of stepping jobs' time, by their ranks, in which they trained; None where no job tells."""
-        return self._slow.get("goodput", lambda: reads_fleet.training_share(self._store))
+        jobs = own_jobs(self._store)
+        names = None if jobs is None else sorted(jobs)
+        key = ("goodput", None if names is None else tuple(names))
+        return self._slow.get(key, lambda: reads_fleet.training_share(self._store, names))
 
     def incidents(self) -> OpenIncidents | None:
         """Return open incidents; None where this process knows of none."""

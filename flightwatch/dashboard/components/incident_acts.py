@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -11,8 +12,9 @@ from dash import html
 from flightwatch.core.incident import Incident, IncidentState
 from flightwatch.dashboard.components import acts
 from flightwatch.dashboard.components.request import link, viewer
+from flightwatch.dashboard.components.sentences import title_of
 from flightwatch.dashboard.components.text import amount_text
-from flightwatch.dashboard.i18n import t
+from flightwatch.dashboard.i18n import known, t
 from flightwatch.incidents.facts import Facts
 from flightwatch.pipeline.control.action_model import Action
 from flightwatch.pipeline.control.roles import Role
@@ -60,20 +62,21 @@ def _open(one: Incident, path: str, facts: Facts, actions: Sequence[Action]) -> 
 
 
 def _silence(one: Incident) -> Any:
-    def form(words: str, matchers: dict[str, str]) -> Any:
-        if one.tenant:
-            matchers["tenant"] = one.tenant
-        fields = [acts.field("reason", t("act.reason")), acts.hours_field()]
-        return acts.act_form("/api/v1/silences", fields, words, body={"matchers": matchers})
-
-    forms = [form(t("act.silence_this"), {"id": one.id})]
+    """Return one form: what is silenced, for how long, why."""
+    kind, job = known("kind", one.kind), one.job
+    choices = [({"id": one.id}, t("silence.this"))]
     if one.node:
-        forms.append(form(t("act.silence_node", node=one.node), {"node": one.node}))
-    forms.append(
-        form(t("act.silence_kind", kind=one.kind), {"kind": one.kind, **({"job": one.job} if one.job else {})})
-    )
-    parted = [part for item in forms for part in (item, html.Hr())][:-1]
-    return acts.drop_down(t("act.silence"), *parted)
+        choices.append(({"node": one.node}, t("silence.node", node=one.node)))
+    whole = t("silence.kind_job", kind=kind, job=job) if job else t("silence.kind", kind=kind)
+    choices.append(({"kind": one.kind, **({"job": job} if job else {})}, whole))
+    scope = {"tenant": one.tenant} if one.tenant else {}
+    options = [(json.dumps(matchers | scope), words) for matchers, words in choices]
+    fields = [
+        acts.choice_field("matchers", t("silence.what"), options, options[0][0], "json", raw=True),
+        acts.hours_field(),
+        acts.field("reason", t("act.reason")),
+    ]
+    return acts.drop_down(t("act.silence"), acts.act_form("/api/v1/silences", fields, t("act.silence")))
 
 
 def _drain(one: Incident, facts: Facts, actions: Sequence[Action]) -> Any:
@@ -91,7 +94,7 @@ def _drain(one: Incident, facts: Facts, actions: Sequence[Action]) -> Any:
     fields = [
         html.P(f"{loss} · {restart}", **{"data-raw": "1"}),
         html.P(" ".join(filter(None, (even, spares))), className="fw-dim"),
-        acts.field("reason", t("act.reason"), value=one.title[:200]),
+        acts.field("reason", t("act.reason"), value=title_of(one)[:200]),
         acts.field("confirm", t("drain.type", node=one.node)),
     ]
     form = acts.act_form(

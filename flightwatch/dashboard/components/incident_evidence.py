@@ -13,6 +13,7 @@ from flightwatch.core.vocabulary import FindingKind, FindingState
 from flightwatch.dashboard.components import acts, graphs
 from flightwatch.dashboard.components.graphs import Mark, Strip
 from flightwatch.dashboard.components.panels import empty, quality
+from flightwatch.dashboard.components.sentences import words_of
 from flightwatch.dashboard.components.view import View, Window
 from flightwatch.dashboard.i18n import known, t
 from flightwatch.dashboard.pages.node_series import port_strips
@@ -160,6 +161,7 @@ def causes(store: Store, cluster: str, one: Incident, found: Sequence[IncidentFi
     until = one.closed_at_ms or one.evidence_at_ms
     seen: Mapping[str, int] = reads_incident.looked_at(store, cluster, one.node, one.opened_at_ms - BEFORE_MS, until)
     items: list[Any] = []
+    unseen: list[str] = []
     for kind in wanted:
         name = known("kind", kind)
         if kind in open_kinds:
@@ -169,7 +171,11 @@ def causes(store: Store, cluster: str, one: Incident, found: Sequence[IncidentFi
         elif seen[kind]:
             items += [html.Span("✓", className="no"), html.Span(t("cause.ruled_out", kind=name, n=f"{seen[kind]:,}"))]
         else:
-            items += [html.Span("?", className="unseen"), html.Span(t("cause.unseen", kind=name), className="fw-dim")]
+            unseen.append(name)
+    if unseen:
+        words = t("cause.nobody", kinds=", ".join(unseen))
+        items += [html.Span("?", className="unseen"), html.Span(words, className="fw-dim")]
     if one.runner_up:
-        items += [html.Span("…", className="unseen"), html.Span(t("cause.runner_up", what=one.runner_up))]
+        other = html.Span(t("cause.runner_up", what=words_of(one.runner_up)), **{"data-raw": "1"})
+        items += [html.Span("…", className="unseen"), other]
     return html.Div(items, className="fw-check")

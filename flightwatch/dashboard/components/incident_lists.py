@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from dash import html
 
 from flightwatch.dashboard.components import acts
 from flightwatch.dashboard.components.finding_list import target_link
 from flightwatch.dashboard.components.panels import empty, severity
-from flightwatch.dashboard.components.request import viewer
+from flightwatch.dashboard.components.request import link, viewer
+from flightwatch.dashboard.components.sentences import told, words_of
 from flightwatch.dashboard.components.text import amount_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import known, t
@@ -41,7 +43,7 @@ def _finding(one: IncidentFinding, view: View, *, root: bool) -> html.Li:
     role = t("incident.root") if root else f"{t('incident.follows')}: {known('why', one.why)}"
     sql = one.evidence.get("sql")
     confidence = t("incident.confidence", p=f"{100 * one.confidence:.0f}") if one.confidence is not None else ""
-    figures = [f"score {amount_text(one.score)}"]
+    figures = [t("incident.score", score=amount_text(one.score))]
     if one.threshold is not None:
         figures.append(f"{t('incident.threshold')} {amount_text(one.threshold)}")
     tail = " · ".join(
@@ -57,7 +59,7 @@ def _finding(one: IncidentFinding, view: View, *, root: bool) -> html.Li:
             target_link(row),
             " ",
             html.Span(role, className="fw-dim"),
-            html.Div(one.summary, **{"data-raw": "1"}),
+            told(one.summary),
             html.Div(
                 [
                     html.Span(tail, **{"data-raw": "1"}),
@@ -75,24 +77,20 @@ def timeline(
     history: Sequence[HistoryEntry], deliveries: Sequence[StoredDelivery], actions: Sequence[Action], view: View
 ) -> Any:
     """Return what happened to the incident, its messages and actions among it, the newest first."""
-    rows: list[tuple[int, str, str]] = []
+    rows: list[tuple[int, str, Any]] = []
     for entry in history:
-        detail = ", ".join(
-            f"{name}: {value}" for name, value in entry.detail.items() if not isinstance(value, (dict, list))
-        )
-        rows.append((entry.at_ms, known("history", entry.event), f"{entry.actor}{' · ' + detail if detail else ''}"))
+        rows.append((entry.at_ms, known("history", entry.event), _entry(entry)))
     for one in deliveries:
         if one.state not in (WAITING, INTENT):
             words = t("incident.message", channel=one.channel)
             rows.append((one.updated_at_ms, words, known("delivery", one.state)))
     for action in actions:
         words = f"{known('action', action.kind)} {action.node}"
-        rows.append(
-            (action.updated_at_ms, words, f"{known('actstate', action.state)} · {action.outcome or action.reason}")
-        )
+        said = words_of(action.outcome or action.reason)
+        rows.append((action.updated_at_ms, words, f"{known('actstate', action.state)} · {said}"))
     if not rows:
         return empty(t("incident.no_history"))
-    rows.sort(reverse=True)
+    rows.sort(key=lambda row: row[0], reverse=True)
     return html.Ul(
         [
             html.Li(
@@ -107,6 +105,26 @@ def timeline(
         ],
         className="fw-list",
     )
+
+
+def _entry(entry: HistoryEntry) -> Any:
+    """Return who changed what; ids of findings say nothing to people, those of incidents are links."""
+    detail, parts = entry.detail, [entry.actor]
+    into = detail.get("into")
+    if isinstance(into, str):
+        return [f"{entry.actor} · ", html.A(into, href=link(f"/incidents/{quote(into, safe='')}"))]
+    if "from" in detail and "to" in detail and entry.event != "root_finding":
+        parts.append(f"{detail['from'] or '—'} → {detail['to'] or '—'}")
+    parts += [f"{name}: {value}" for name, value in detail.items() if name not in _UNSAID and _is_plain(value)]
+    return " · ".join(parts)
+
+
+#: Details of a change that are said otherwise, or only to the engine.
+_UNSAID = ("from", "to", "root", "ids", "into", "finding")
+
+
+def _is_plain(value: Any) -> bool:
+    return value is not None and not isinstance(value, (dict, list))
 
 
 def delivery_list(deliveries: Sequence[StoredDelivery], view: View) -> Any:
@@ -135,10 +153,17 @@ def delivery_list(deliveries: Sequence[StoredDelivery], view: View) -> Any:
     return html.Ul(items, className="fw-list")
 
 
-def action_list(actions: Sequence[Action], view: View) -> Any:
-    """Return what was proposed and done, with the figures behind it."""
+def action_list(actions: Sequence[Action], view: View, mode: Any = None, why: str | None = None) -> Any:
+    """Return what was proposed and done, with the figures behind it.
+
+    Parameters
+    ----------
+    mode: how far actions may go here. why: why nothing is proposed, where that is known.
+    """
+    head = [mode] if mode is not None else []
     if not actions:
-        return empty(t("incident.no_actions"), t("incident.no_actions_hint"))
+        reason = t("incident.why_none", why=why) if why else t("incident.no_actions_hint")
+        return html.Div([*head, html.P(t("incident.no_actions")), html.P(reason, **{"data-raw": "1"})])
     items = []
     for one in actions:
         loss, restart = one.cost.get("loss_gpu_hours"), one.cost.get("restart_gpu_hours")
@@ -158,7 +183,7 @@ def action_list(actions: Sequence[Action], view: View) -> Any:
                         known("actstate", one.state), className=f"fw-state {'done' if one.state == 'done' else ''}"
                     ),
                     html.Span(f" {known('actmode', one.mode)}", className="fw-dim"),
-                    html.Div(one.reason, **{"data-raw": "1"}),
+                    html.Div(words_of(one.reason), **{"data-raw": "1"}),
                     html.Div(figures, className="fw-dim"),
                     *waits,
                     html.Div(one.outcome or "", className="fw-dim", **{"data-raw": "1"}),
@@ -180,4 +205,4 @@ def action_list(actions: Sequence[Action], view: View) -> Any:
                 ]
             )
         )
-    return html.Ul(items, className="fw-list")
+    return html.Div([*head, html.Ul(items, className="fw-list")])

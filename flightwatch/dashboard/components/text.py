@@ -24,6 +24,15 @@ def amount_text(value: float | None) -> str:
     return f"{value:.3e}" if abs(value) >= 1e15 else f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
 
 
+def hours_text(value: float | None) -> str:
+    """Render GPU-hours: whole from 100 on, one digit from 1 on, below that two; `< 0.01` for nearly none."""
+    if value is None or value != value:
+        return DASH
+    if 0 < value < 0.01:
+        return "< 0.01"
+    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
 def age_text(seconds: float | None) -> str:
     """Render a duration in its largest sensible unit, for example `1.2 s`, `4 min`, `3 h`, `2 d`."""
     if seconds is None:
@@ -31,8 +40,8 @@ def age_text(seconds: float | None) -> str:
     for limit, divisor, unit in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
             amount = seconds / divisor
-            return f"{amount:.1f} {unit}" if unit == "s" and amount < 10 else f"{amount:.0f} {unit}"
-    return f"{seconds / 86400:.0f} d"
+            return t(f"age.{unit}", n=f"{amount:.1f}" if unit == "s" and amount < 10 else f"{amount:.0f}")
+    return t("age.d", n=f"{seconds / 86400:.0f}")
 
 
 def bytes_text(count: float | None) -> str:

@@ -131,4 +131,7 @@ WORDS: dict[str, str] = {
     "setup.profiler_why": "A trace of the same steps on chosen ranks, at the press of a button.",
     # Profiler options
     "profiler.options": "What to record besides",
+    "profiler.speedscope": "Speedscope",
+    "profiler.folded": "Folded stacks",
+    "profiler.files": "Stacks of rank {rank}:",
 }

@@ -127,4 +127,7 @@ WORDS: dict[str, str] = {
     "setup.profiler_why": "一键采集所选 rank 相同的步。",
     # 剖析选项
     "profiler.options": "额外记录",
+    "profiler.speedscope": "Speedscope 文件",
+    "profiler.folded": "折叠栈",
+    "profiler.files": "rank {rank} 的文件：",
 }

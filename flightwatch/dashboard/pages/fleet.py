@@ -25,6 +25,7 @@ from flightwatch.dashboard.components.panels import (
 )
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
+from flightwatch.dashboard.components.sentences import title_of
 from flightwatch.dashboard.components.text import age_text, amount_text, percent_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
@@ -134,7 +135,7 @@ def register(app: Dash, services: Services) -> None:
     @safely(2, 0)
     def figures(data: Any, _: Any) -> tuple[Any, Any]:
         status = services.status()
-        return _tiles(status, fleet), _first_steps(status)
+        return _tiles(status, fleet), _first_steps(status, fleet.coverage(status["coverage"]))
 
     @app.callback(
         Output("fleet-findings", "children"),
@@ -168,7 +169,7 @@ def _incidents(found: OpenIncidents, now_ms: int) -> Any:
             html.Li(
                 [
                     severity(one.severity.value),
-                    html.A(one.title, href=link(f"/incidents/{quote(one.id, safe='')}"), **{"data-raw": "1"}),
+                    html.A(title_of(one), href=link(f"/incidents/{quote(one.id, safe='')}"), **{"data-raw": "1"}),
                     html.Div(" · ".join(about), className="fw-dim", **{"data-raw": "1"}),
                 ]
             )
@@ -202,7 +203,7 @@ def _legend(metric: str, values: fleet_view.Drawn) -> list[Any]:
 
 
 def _tiles(status: Mapping[str, Any], fleet: FleetSource) -> Any:
-    cover = status["coverage"]
+    cover = fleet.coverage(status["coverage"])
     silent = cover["nodes_known"] - cover["nodes_reporting"]
     nodes_note = t("tile.nodes_silent", n=amount_text(silent)) if silent > 0 else t("tile.nodes_all")
     nodes_note = nodes_note if cover["nodes_known"] else t("tile.nodes_none")
@@ -260,9 +261,8 @@ def _newest_tile(status: Mapping[str, Any]) -> Any:
     )
 
 
-def _first_steps(status: Mapping[str, Any]) -> Any:
+def _first_steps(status: Mapping[str, Any], cover: Mapping[str, int]) -> Any:
     """Say what is missing while nothing reports; the page Setup says it in full."""
-    cover = status["coverage"]
     parts = [html.Div(note, className="fw-warn", **{"data-raw": "1"}) for note in status["notices"]]
     if not cover["nodes_reporting"]:
         parts.append(html.Span([t("fleet.nobody"), " ", html.A(t("page.setup"), href=link("/setup"))]))

@@ -10,24 +10,26 @@ from zoneinfo import ZoneInfo
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
 from flightwatch.core.clock import SystemClock
-from flightwatch.core.errors import NotFound
-from flightwatch.core.incident import AlertReason, Incident
+from flightwatch.core.errors import FlightwatchError, NotFound
+from flightwatch.core.incident import Incident
 from flightwatch.dashboard.components import acts, graphs
+from flightwatch.dashboard.components.absent import calm
+from flightwatch.dashboard.components.action_words import mode_line, why_none
 from flightwatch.dashboard.components.incident_acts import act_bar
 from flightwatch.dashboard.components.incident_evidence import causes, evidence_figure
 from flightwatch.dashboard.components.incident_lists import action_list, delivery_list, finding_tree, timeline
 from flightwatch.dashboard.components.incident_reads import IncidentReads
-from flightwatch.dashboard.components.panels import empty, panel, severity, waiting
+from flightwatch.dashboard.components.panels import empty, failure, panel, severity, waiting
 from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.request import link, viewer
 from flightwatch.dashboard.components.safely import safely
-from flightwatch.dashboard.components.text import age_text, amount_text
+from flightwatch.dashboard.components.sentences import title_of
+from flightwatch.dashboard.components.text import age_text, hours_text
 from flightwatch.dashboard.components.view import View
-from flightwatch.dashboard.i18n import known, language, t
+from flightwatch.dashboard.i18n import language, t
 from flightwatch.dashboard.services import Services
-from flightwatch.incidents.contract import Disclosure
 from flightwatch.incidents.facts import Facts
-from flightwatch.incidents.text import incident_alert
+from flightwatch.incidents.text import incident_sheet
 from flightwatch.pipeline.control.incident_rows import IncidentFilter, IncidentNote
 
 PATH = "/incidents/<id>"
@@ -39,63 +41,84 @@ MOST_RELATED = 12
 
 
 def layout(view: View, services: Services) -> Any:
-    """Return the page."""
+    """Return the page; where there is no such incident, a page that says only that."""
+    name = view.captured.get("id", "")
+    try:
+        IncidentReads(services).get(name)
+    except NotFound:
+        back = html.A(t("page.incidents"), href=link("/incidents"))
+        return calm(t("incident.absent", id=name[:80]), html.P(t("incident.absent_hint")), back)
+    except FlightwatchError as error:
+        return failure(str(error))
     return html.Div(
         [
             html.Div(html.Div(id="incident-head"), className="fw-title"),
             dcc.Store(id="incident-seen"),
             html.Div(id="incident-acts"),
-            html.Div(
-                [
-                    html.Div(
-                        [
-                            panel(t("incident.summary"), waiting("incident-summary", 110)),
-                            panel(
-                                t("incident.evidence"),
-                                graphs.graph("incident-evidence", height_px=420),
-                                note="incident-evidence-note",
-                                tools=html.Span(id="incident-evidence-tools"),
-                            ),
-                            panel(
-                                t("incident.findings"),
-                                html.Div(id="incident-findings"),
-                                tools=html.Span(id="incident-findings-tools"),
-                            ),
-                            panel(t("incident.causes"), html.Div(id="incident-causes")),
-                        ]
-                    ),
-                    html.Div(
-                        [
-                            panel(t("incident.actions"), html.Div(id="incident-actions")),
-                            panel(t("incident.notes"), html.Div(id="incident-notes")),
-                            panel(
-                                t("incident.timeline"),
-                                html.Div(id="incident-timeline", className="fw-scroll", tabIndex="0"),
-                            ),
-                            panel(
-                                t("incident.deliveries"),
-                                html.Div(id="incident-deliveries", className="fw-scroll", tabIndex="0"),
-                            ),
-                            panel(
-                                t("incident.related"),
-                                html.Div(id="incident-related", className="fw-scroll", tabIndex="0"),
-                            ),
-                        ]
-                    ),
-                ],
-                className="fw-side",
-            ),
+            html.Div([html.Div(_left()), html.Div(_right())], className="fw-side"),
         ]
     )
 
 
+def _left() -> list[Any]:
+    return [
+        panel(t("incident.summary"), waiting("incident-summary", 110)),
+        panel(
+            t("incident.evidence"),
+            graphs.graph("incident-evidence", height_px=420),
+            html.Div(t("incident.legend"), className="fw-legend"),
+            note="incident-evidence-note",
+            tools=html.Span(id="incident-evidence-tools"),
+        ),
+        panel(
+            t("incident.findings"),
+            html.Div(id="incident-findings"),
+            tools=html.Span(id="incident-findings-tools"),
+        ),
+        panel(t("incident.causes"), html.Div(id="incident-causes")),
+    ]
+
+
+def _right() -> list[Any]:
+    def scrolled(part: str) -> Any:
+        return panel(t(f"incident.{part}"), html.Div(id=f"incident-{part}", className="fw-scroll", tabIndex="0"))
+
+    return [
+        panel(t("incident.actions"), html.Div(id="incident-actions")),
+        panel(t("incident.notes"), html.Div(id="incident-notes")),
+        *(scrolled(part) for part in ("timeline", "deliveries", "related")),
+    ]
+
+
+class _Parts:
+    """What the callbacks of the page share."""
+
+    def __init__(self, services: Services) -> None:
+        self.services, self.reads, self.store = services, IncidentReads(services), services.store
+        self._facts = Remembered(15.0)
+        self.causes = Remembered(3600.0)
+
+    def incident(self, data: Any) -> tuple[View, Incident]:
+        """Return the view and its incident. Raises NotFound."""
+        view = View.of(data)
+        return view, self.reads.get(view.captured.get("id", ""))
+
+    def facts(self, one: Incident) -> Facts:
+        """Return what is known beside an incident."""
+        return self._facts.get((one.id, one.revision), lambda: self.reads.facts.read(one))
+
+
 def register(app: Dash, services: Services) -> None:
     """Add the page's callbacks."""
-    reads, store, remembered = IncidentReads(services), services.store, Remembered(2.0)
-    shown_form = Remembered(3600.0)
+    parts = _Parts(services)
+    _register_head(app, parts)
+    _register_summary(app, parts)
+    _register_evidence(app, parts)
+    _register_beside(app, parts)
 
-    def facts_of(one: Incident) -> Facts:
-        return remembered.get((one.id, one.revision), lambda: reads.facts.read(one), 15.0)
+
+def _register_head(app: Dash, parts: _Parts) -> None:
+    reads = parts.reads
 
     @app.callback(
         Output("incident-head", "children"), Output("incident-seen", "data"), Input("view", "data"),
@@ -103,25 +126,10 @@ def register(app: Dash, services: Services) -> None:
     )  # fmt: skip
     @safely(2, 0)
     def head(data: Any, _: Any, seen: Any) -> tuple[Any, Any]:
-        one = reads.get(View.of(data).captured.get("id", ""))
+        _view, one = parts.incident(data)
         actions = reads.actions.page(incident=one.id, limit=20)
         now = [one.id, one.state.value, *(f"{item.id}:{item.state}" for item in actions)]
         return _head(one, SystemClock().now_ms()), no_update if now == seen else now
-
-    @app.callback(
-        Output("incident-summary", "children"), Input("view", "data"), Input("beat", "data"),
-    )  # fmt: skip
-    @safely(1, 0)
-    def summary(data: Any, _: Any) -> Any:
-        view = View.of(data)
-        one, now_ms = reads.get(view.captured.get("id", "")), SystemClock().now_ms()
-        reason = AlertReason.RESOLVED if one.closed else AlertReason.OPENED
-        text = incident_alert(
-            one, facts_of(one), reason, now_ms=now_ms, zone=ZoneInfo(view.zone_name), language=language(),
-            disclosure=Disclosure.FULL,
-        )  # fmt: skip
-        pairs = [part for name, value in text.facts for part in (html.Dt(name), html.Dd(value, **{"data-raw": "1"}))]
-        return [html.P(text.lead, className="fw-lead", **{"data-raw": "1"}), html.Dl(pairs, className="fw-pairs")]
 
     # The forms change only with the incident: a refresh must not take away what somebody is typing.
     @app.callback(Output("incident-acts", "children"), Input("incident-seen", "data"), prevent_initial_call=True)
@@ -129,8 +137,30 @@ def register(app: Dash, services: Services) -> None:
     def forms(seen: Any) -> Any:
         one = reads.get(str(seen[0]) if isinstance(seen, list) and seen else "")
         known_actions = reads.actions.page(incident=one.id, limit=20)
-        return act_bar(one, facts_of(one), known_actions)
+        return act_bar(one, parts.facts(one), known_actions)
 
+
+def _register_summary(app: Dash, parts: _Parts) -> None:
+    @app.callback(Output("incident-summary", "children"), Input("view", "data"), Input("beat", "data"))
+    @safely(1, 0)
+    def summary(data: Any, _: Any) -> Any:
+        view, one = parts.incident(data)
+        lines = incident_sheet(
+            one, parts.facts(one), now_ms=SystemClock().now_ms(), zone=ZoneInfo(view.zone_name), language=language()
+        )
+        pairs = [part for name, label, words in lines if label for part in (html.Dt(label), _line(name, words))]
+        lead = next((words for name, _label, words in lines if name == "headline"), "")
+        return [html.P(lead, className="fw-lead", **{"data-raw": "1"}), html.Dl(pairs, className="fw-pairs")]
+
+
+def _line(name: str, words: str) -> html.Dd:
+    """Return one line of the summary; the command to paste has a button that copies it."""
+    if name != "next":
+        return html.Dd(words, className="fw-cause" if name == "cause" else "", **{"data-raw": "1"})
+    return html.Dd([html.Code(words, className="fw-command", **{"data-raw": "1"}), acts.copy_button(t("copy"), words)])
+
+
+def _register_evidence(app: Dash, parts: _Parts) -> None:
     @app.callback(
         Output("incident-evidence", "figure"),
         Output("incident-evidence", "style"),
@@ -141,9 +171,8 @@ def register(app: Dash, services: Services) -> None:
     )
     @safely(4, 2)
     def evidence(data: Any, _: Any) -> tuple[Any, Any, Any, Any]:
-        view = View.of(data)
-        one = reads.get(view.captured.get("id", ""))
-        return evidence_figure(store, one, facts_of(one), view, SystemClock().now_ms())
+        view, one = parts.incident(data)
+        return evidence_figure(parts.store, one, parts.facts(one), view, SystemClock().now_ms())
 
     @app.callback(
         Output("incident-findings", "children"),
@@ -154,15 +183,18 @@ def register(app: Dash, services: Services) -> None:
     )
     @safely(3, 0)
     def findings(data: Any, _: Any) -> tuple[Any, Any, Any]:
-        view = View.of(data)
-        one = reads.get(view.captured.get("id", ""))
-        found = reads.records.findings(one.id)
+        view, one = parts.incident(data)
+        found = parts.reads.records.findings(one.id)
         ids = ", ".join(f"'{item.finding}'" for item in found)
         sql = " ".join(("SELECT * FROM flightwatch.findings WHERE id IN", f"({ids})", "ORDER BY ts"))
-        looked = shown_form.get(
-            ("causes", one.id, one.revision, language()), lambda: causes(store, one.cluster, one, found)
+        looked = parts.causes.get(
+            ("causes", one.id, one.revision, language()), lambda: causes(parts.store, one.cluster, one, found)
         )
         return finding_tree(found, view), acts.copy_button(t("incident.copy_sql"), sql), looked
+
+
+def _register_beside(app: Dash, parts: _Parts) -> None:
+    reads = parts.reads
 
     @app.callback(
         Output("incident-actions", "children"),
@@ -175,14 +207,16 @@ def register(app: Dash, services: Services) -> None:
     )
     @safely(5, 0)
     def beside(data: Any, _: Any) -> tuple[Any, ...]:
-        view = View.of(data)
-        one = reads.get(view.captured.get("id", ""))
-        notes = reads.records.notes(one.id)
+        view, one = parts.incident(data)
         deliveries = reads.alerts.deliveries(incident=one.id, limit=100)
         actions = reads.actions.page(incident=one.id, limit=50)
+        why = None
+        if not actions:
+            found = reads.records.findings(one.id)
+            why = why_none(one, found, parts.facts(one), parts.services, SystemClock().now_ms())
         return (
-            action_list(actions, view),
-            _notes(one, notes, view),
+            action_list(actions, view, mode_line(parts.services, reads), why),
+            _notes(reads.records.notes(one.id), view),
             timeline(reads.records.history(one.id), deliveries, actions, view),
             delivery_list(deliveries, view),
             _related(reads, one, view),
@@ -192,27 +226,19 @@ def register(app: Dash, services: Services) -> None:
 def _head(one: Incident, now_ms: int) -> Any:
     until = one.closed_at_ms or now_ms
     state = html.Span(t(f"incidents.{one.state.value}"), className=f"fw-state {one.state.value}")
-    progress = html.Span(t(f"progress.{one.progress.value}"), className="fw-dim")
-    parts: list[Any] = [
-        html.H1([severity(one.severity.value), html.Span(one.title, **{"data-raw": "1"})]),
-        html.Div(
-            [
-                state,
-                progress,
-                html.Span(t("incident.for", age=age_text((until - one.opened_at_ms) / 1000))),
-                html.Span([t("col.lost"), " ", html.B(amount_text(one.lost_gpu_hours))]),
-                html.Span(known("kind", one.kind), className="fw-dim"),
-                *([html.Span(t("incident.assigned", who=one.assignee))] if one.assignee else []),
-                *([html.Span(t("incident.quiet"), className="fw-warn")] if one.silenced_by or one.inhibited_by else []),
-                *([html.Span(t("incident.stale"), className="fw-warn")] if one.stale else []),
-            ],
-            className="fw-facts",
-        ),
+    heading = html.H1([severity(one.severity.value), html.Span(title_of(one), **{"data-raw": "1"})])
+    facts = [
+        state,
+        html.Span(t("incident.for", age=age_text((until - one.opened_at_ms) / 1000))),
+        html.Span([html.Span(t("col.lost"), className="fw-dim"), html.B(hours_text(one.lost_gpu_hours))]),
+        *([html.Span(t("incident.assigned", who=one.assignee))] if one.assignee else []),
+        *([html.Span(t("incident.quiet"), className="fw-warn")] if one.silenced_by or one.inhibited_by else []),
+        *([html.Span(t("incident.stale"), className="fw-warn")] if one.stale else []),
     ]
-    return html.Div(parts)
+    return html.Div([heading, html.Div(facts, className="fw-facts")], className="fw-headline")
 
 
-def _notes(one: Incident, notes: Sequence[IncidentNote], view: View) -> Any:
+def _notes(notes: Sequence[IncidentNote], view: View) -> Any:
     items = [
         html.Li(
             [
@@ -248,7 +274,7 @@ def _related(reads: IncidentReads, one: Incident, view: View) -> Any:
         html.Li(
             [
                 severity(item.severity.value),
-                html.A(item.title, href=link(f"/incidents/{quote(item.id, safe='')}"), **{"data-raw": "1"}),
+                html.A(title_of(item), href=link(f"/incidents/{quote(item.id, safe='')}"), **{"data-raw": "1"}),
                 html.Div(
                     [t(f"incidents.{item.state.value}"), " · ", view.clock(item.opened_at_ms)], className="fw-dim"
                 ),

@@ -18,7 +18,8 @@ from flightwatch.dashboard.components.incident_reads import STATES, IncidentRead
 from flightwatch.dashboard.components.panels import empty, panel, severity
 from flightwatch.dashboard.components.request import link, viewer
 from flightwatch.dashboard.components.safely import safely
-from flightwatch.dashboard.components.text import age_text, amount_text
+from flightwatch.dashboard.components.sentences import title_of
+from flightwatch.dashboard.components.text import age_text, amount_text, hours_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import known, t
 from flightwatch.dashboard.services import Services
@@ -86,15 +87,15 @@ def _columns() -> list[dict[str, Any]]:
             "pinned": "left",
             "cellClassRules": {f"fw-sev-{one.lower()}": f"params.value == '{one}'" for one in SEVERITIES},
         },
-        grids.link_column("title", t("col.incident"), flex=1, minWidth=320),
-        {"field": "state", "headerName": t("col.state"), "width": 130},
-        {"field": "kind", "headerName": t("col.kind"), "width": 150},
-        {"field": "node", "headerName": t("page.node"), "width": 130},
-        {"field": "job", "headerName": t("page.job"), "width": 140},
-        {"field": "gpus", "headerName": "GPU", "width": 90, "type": "rightAligned"},
-        {"field": "lost", "headerName": t("col.lost"), "width": 120, "type": "rightAligned"},
-        {"field": "age", "headerName": t("col.opened"), "width": 105, "type": "rightAligned"},
-        {"field": "assignee", "headerName": t("col.assignee"), "width": 120},
+        grids.link_column("title", t("col.incident"), flex=3, minWidth=430, tooltipField="said"),
+        {"field": "state", "headerName": t("col.state"), "width": 116},
+        {"field": "kind", "headerName": t("col.kind"), "width": 120},
+        {"field": "node", "headerName": t("page.node"), "width": 110},
+        {"field": "job", "headerName": t("page.job"), "width": 120},
+        {"field": "gpus", "headerName": "GPU", "width": 76, "type": "rightAligned"},
+        {"field": "lost", "headerName": t("col.lost"), "width": 130, "type": "rightAligned"},
+        {"field": "age", "headerName": t("col.opened"), "width": 96, "type": "rightAligned"},
+        {"field": "assignee", "headerName": t("col.assignee"), "width": 104},
     ]
 
 
@@ -231,13 +232,14 @@ def _row(one: Incident, now_ms: int) -> dict[str, Any]:
     return {
         "id": one.id,
         "severity": one.severity.value,
-        "title": grids.link(one.title, address),
+        "said": title_of(one),
+        "title": grids.link(title_of(one), address),
         "state": state,
         "kind": known("kind", one.kind),
         "node": one.node or "",
         "job": one.job or "",
         "gpus": amount_text(one.gpus_affected),
-        "lost": amount_text(one.lost_gpu_hours),
+        "lost": hours_text(one.lost_gpu_hours),
         "age": age_text((now_ms - one.opened_at_ms) / 1000),
         "assignee": one.assignee or "",
     }
@@ -249,7 +251,7 @@ def _cards(found: Sequence[Incident], now_ms: int) -> Any:
             html.Li(
                 [
                     severity(one.severity.value),
-                    html.A(one.title, href=link(f"{PATH}/{quote(one.id, safe='')}"), **{"data-raw": "1"}),
+                    html.A(title_of(one), href=link(f"{PATH}/{quote(one.id, safe='')}"), **{"data-raw": "1"}),
                     html.Div(
                         [
                             t(f"incidents.{one.state.value}"),

@@ -10,14 +10,15 @@ from urllib.parse import urlencode
 from dash import Dash, Input, Output, html
 
 from flightwatch.core.clock import SystemClock
-from flightwatch.dashboard.components import controls, graphs, rank_view
+from flightwatch.dashboard.components import controls, graphs, job_figures, rank_view
+from flightwatch.dashboard.components.absent import absent
 from flightwatch.dashboard.components.canvas import RankHeat
 from flightwatch.dashboard.components.finding_list import finding_list
 from flightwatch.dashboard.components.job_reads import ChannelView, JobView, channel_view, job_view
 from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, tiles, unknown, waiting_tiles
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
-from flightwatch.dashboard.components.text import age_text, amount_text, micros_text, percent_text
+from flightwatch.dashboard.components.text import age_text, ago_text, amount_text, micros_text, percent_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import known, t
 from flightwatch.dashboard.services import Services
@@ -30,6 +31,10 @@ IN_MENU = False
 KEY = ""
 
 HEAT_ROWS = 96
+#: Values of one scalar that are drawn at most.
+MOST_SCALARS = 400
+#: The longest step of a rank is drawn where it is so many times the median.
+SAME = 1.005
 PHASE_COLOURS = {
     "train": "#22a57a",
     "init": "#7d8898",
@@ -44,6 +49,9 @@ PHASE_COLOURS = {
 def layout(view: View, services: Services) -> Any:
     """Return the page."""
     name = view.captured["id"]
+    nobody = absent(services.store, "job", name)
+    if nobody is not None:
+        return nobody
     query = urlencode({"job": name})
     links = [
         html.A(t("page.ranks"), href=link(f"/ranks?{query}"), className="fw-chip"),
@@ -106,6 +114,12 @@ def ratio_ramp(found: ChannelView) -> list[Any]:
 
 def register(app: Dash, services: Services) -> None:
     """Add the page's callbacks."""
+    _register_steps(app, services)
+    _register_ranks(app, services.store)
+    _register_told(app, services.store)
+
+
+def _register_steps(app: Dash, services: Services) -> None:
     store = services.store
 
     @app.callback(
@@ -126,17 +140,20 @@ def register(app: Dash, services: Services) -> None:
             nothing = graphs.lines({}, unit="", empty_text=t("job.no_steps"))
             return empty(t("job.no_steps")), [], nothing, nothing, "", empty(t("job.no_scalars"))
         rows = reads_jobs.step_summary(store, shown.job, shown.attempt, shown.steps)
-        goodput = reads_jobs.goodput(store, shown.job)
+        scalars = reads_jobs.scalars(store, shown.job, shown.attempt, shown.steps[0], shown.steps[-1], MOST_SCALARS)
+        figures = job_figures.figures_of(shown, rows, scalars, services.expectations)
         note = quality(shown.attempt.age_seconds, len(rows), len(shown.steps), t("job.steps_shown"))
         return (
-            _tiles(shown, rows, goodput),
+            _tiles(shown, figures, reads_jobs.goodput(store, shown.job)),
             _attempts(shown),
             _step_figure(view, rows),
             _parts_figure(view, rows),
             note,
-            _scalars(store, view, shown, rows),
+            _scalars(scalars, rows),
         )
 
+
+def _register_ranks(app: Dash, store: Store) -> None:
     @app.callback(
         Output("job-heat", "data"),
         Output("job-heat-note", "children"),
@@ -157,6 +174,8 @@ def register(app: Dash, services: Services) -> None:
         )
         return heat(view, found), note, _stages(found), _heat_legend(found)
 
+
+def _register_told(app: Dash, store: Store) -> None:
     @app.callback(
         Output("job-findings", "children"),
         Output("job-phases", "children"),
@@ -202,39 +221,37 @@ def heat(view: View, found: ChannelView) -> dict[str, Any]:
     )
 
 
-def _tiles(shown: JobView, rows: Sequence[Mapping[str, Any]], goodput: Mapping[str, Any] | None) -> Any:
-    newest = rows[-1] if rows else None
-    recent = rows[-10:]
-    middle = sorted(row["step_us"] for row in recent if row["step_us"] is not None)
-    step_us = middle[len(middle) // 2] if middle else None
-    slowest = newest["slowest_compute_us"] if newest else None
-    tokens = [row["tokens"] for row in recent if row["tokens"] is not None]
-    rate = sum(tokens) / len(tokens) / step_us * 1e6 if tokens and step_us else None
+def _tiles(shown: JobView, found: job_figures.Figures, goodput: Mapping[str, Any] | None) -> Any:
     stale = shown.attempt.age_seconds > 300
-    reason = t("job.no_tokens")
+    rank, longest = found.slowest_rank, found.slowest_us
     return tiles(
         [
-            figure_tile(t("channel.step_us"), micros_text(step_us), t("job.step_note")),
+            figure_tile(t("channel.step_us"), micros_text(found.step_us), t("job.step_note")),
             figure_tile(
                 t("job.slowest"),
-                f"rank {newest['slowest_rank']}" if newest and slowest is not None else unknown(t("job.no_compute")),
-                micros_text(slowest) if slowest is not None else "",
+                unknown(t("job.no_compute")) if rank is None else f"rank {rank}",
+                "" if rank is None else micros_text(longest),
+                href="" if rank is None else link(f"/ranks?{urlencode({'job': shown.job, 'focus': str(rank)})}"),
             ),
             figure_tile(
                 t("jobs.tokens"),
-                unknown(reason) if rate is None else amount_text(rate),
-                reason if rate is None else t("job.tokens_note"),
+                unknown(t("job.no_tokens")) if found.tokens_per_s is None else amount_text(round(found.tokens_per_s)),
+                t(found.tokens_why),
             ),
             figure_tile(
                 t("job.goodput"),
                 unknown(t("job.no_phases")) if goodput is None else percent_text(goodput["ratio"]),
                 t("job.no_phases") if goodput is None else t("job.goodput_note", wall=age_text(goodput["wall_s"])),
             ),
-            figure_tile("MFU", unknown(t("job.no_mfu")), t("job.no_mfu")),
+            figure_tile(
+                "MFU",
+                unknown(t("job.no_mfu")) if found.mfu is None else percent_text(found.mfu),
+                t(found.mfu_why),
+            ),
             figure_tile(
                 t("job.newest"),
                 f"{shown.attempt.newest_step:,}",
-                age_text(shown.attempt.age_seconds),
+                ago_text(shown.attempt.age_seconds),
                 tone="warn" if stale else "",
             ),
             figure_tile(
@@ -267,7 +284,11 @@ def _step_figure(view: View, rows: Sequence[Mapping[str, Any]]) -> Any:
     def milli(name: str) -> list[float | None]:
         return [None if row[name] is None else row[name] / 1000 for row in rows]
 
-    series = {t("job.median"): (times, milli("step_us")), t("job.longest"): (times, milli("longest_us"))}
+    middle, longest = milli("step_us"), milli("longest_us")
+    series = {t("job.median"): (times, middle)}
+    if any(one and two and two > SAME * one for one, two in zip(middle, longest, strict=True)):
+        # In synchronous training all ranks' steps are equally long: one line says it.
+        series[t("job.longest")] = (times, longest)
     return graphs.lines(series, unit="ms", zero=False, empty_text=t("job.no_steps"))
 
 
@@ -281,9 +302,9 @@ def _parts_figure(view: View, rows: Sequence[Mapping[str, Any]]) -> Any:
     return graphs.areas(series, unit="ms", empty_text=t("job.no_parts"))
 
 
-def _scalars(store: Store, view: View, shown: JobView, rows: Sequence[Mapping[str, Any]]) -> Any:
+def _scalars(scalars: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> Any:
     found: dict[str, tuple[list[Any], list[float | None]]] = {}
-    for row in reads_jobs.scalars(store, shown.job, shown.attempt, shown.steps[0], shown.steps[-1], 400):
+    for row in scalars:
         steps, values = found.setdefault(row["name"], ([], []))
         steps.append(row["step"])
         values.append(row["value"])
@@ -293,16 +314,22 @@ def _scalars(store: Store, view: View, shown: JobView, rows: Sequence[Mapping[st
     if not found:
         return empty(t("job.no_scalars"), t("job.no_scalars_hint"))
     order = sorted(found, key=lambda name: ({"loss": 0, "grad_norm": 1, "lr": 2}.get(name, 3), name))[:6]
-    charts = [
-        html.Div(
-            [
-                html.H3(name, className="fw-note", **{"data-raw": "1"}),
-                graphs.drawn(graphs.lines({name: found[name]}, unit="", zero=False, axis="linear"), 170),
-            ]
-        )
-        for name in order
-    ]
-    return html.Div(charts, className="fw-columns three")
+    return html.Div([_scalar(name, found[name]) for name in order], className="fw-columns three")
+
+
+def _scalar(name: str, points: tuple[list[Any], list[float | None]]) -> Any:
+    words = known("scalar", name)
+    figure = graphs.lines({words: points}, unit="", zero=False, axis="linear")
+    told = [abs(value) for value in points[1] if value]
+    # Learning rates are written as powers; without a format, plotly counts in micro.
+    tiny = bool(told) and max(told) < 0.01
+    layout = figure["layout"]
+    layout["xaxis"] |= {"title": {"text": t("col.step"), "standoff": 2, "font": {"size": 10}}, "tickformat": ",d"}
+    layout["yaxis"] |= {"tickformat": ".1e" if tiny else "~g", "nticks": 5, "hoverformat": ".4~g"}
+    if told and max(told) - min(told) < 1e-6 * max(told):
+        # A flat line has no scale of its own: plotly would show its last digits.
+        layout["yaxis"] |= {"range": [0, 1.2 * max(told)], "tickformat": ".0e" if tiny else "~s"}
+    return html.Div([html.H3(words, className="fw-note", **{"data-raw": "1"}), graphs.drawn(figure, 190)])
 
 
 def _stages(found: ChannelView) -> Any:

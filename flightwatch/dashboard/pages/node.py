@@ -11,6 +11,7 @@ from dash import Dash, Input, Output, html
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.throttle import ThrottleReason
 from flightwatch.dashboard.components import controls, graphs, grids
+from flightwatch.dashboard.components.absent import absent
 from flightwatch.dashboard.components.finding_list import change_list
 from flightwatch.dashboard.components.panels import empty, failure, panel, quality, table, unknown
 from flightwatch.dashboard.components.remembered import Remembered
@@ -30,12 +31,17 @@ NAME = "page.node"
 IN_MENU = False
 KEY = ""
 
+#: How people write units that the tables write in letters.
+SIGNS = {"C": "°C", "us": "µs", "C/s": "°C/s", "pct": "%"}
 IDLE = ThrottleReason.IDLE | ThrottleReason.APPLICATION_CLOCKS | ThrottleReason.SYNC_BOOST
 
 
 def layout(view: View, services: Services) -> Any:
     """Return the page."""
     name = view.captured["name"]
+    nobody = absent(services.store, "node", name)
+    if nobody is not None:
+        return nobody
     columns = [
         {"field": "source", "headerName": t("reading.source"), "width": 150},
         {"field": "label", "headerName": t("reading.label"), "flex": 1, "minWidth": 180},
@@ -90,7 +96,24 @@ def layout(view: View, services: Services) -> Any:
 def register(app: Dash, services: Services) -> None:
     """Add the page's callbacks."""
     store, remembered = services.store, Remembered(1.5)
+    _register_now(app, store, remembered)
+    _register_series(app, store)
+    _register_host(app, store)
+    _register_beside(app, store, remembered)
 
+    @app.callback(
+        Output("readings", "rowData"),
+        Output("readings-note", "children"),
+        Output("readings-failure", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
+    @safely(3, 2)
+    def readings(data: Any, _: Any) -> tuple[Any, Any, Any]:
+        return _readings(store, node_of(store, View.of(data)))
+
+
+def _register_now(app: Dash, store: Store, remembered: Remembered) -> None:
     @app.callback(
         Output("node-facts", "children"),
         Output("node-devices-chips", "children"),
@@ -106,6 +129,8 @@ def register(app: Dash, services: Services) -> None:
         facts = remembered.get(("facts", name), lambda: reads_node.facts(store, name, SystemClock().now_ms()), 30.0)
         return _facts(facts), _chips(view, found), _devices(found)
 
+
+def _register_series(app: Dash, store: Store) -> None:
     @app.callback(
         Output("node-series", "figure"),
         Output("node-series", "style"),
@@ -119,9 +144,9 @@ def register(app: Dash, services: Services) -> None:
         window = view.window(SystemClock().now_ms())
         strips, age, count = node_series.device_strips(store, view, window)
         strips = node_series.step_strips(store, view, window) + strips
-        marks = node_series.marks(store, view, window)
         if not strips:
             return graphs.lines({}, unit="", empty_text=t("node.no_devices")), {"height": "120px"}, ""
+        marks = node_series.marks(store, view, window)
         figure = graphs.strips(strips, (view.local(window.start_ms), view.local(window.end_ms)), marks)
         return (
             figure,
@@ -129,6 +154,8 @@ def register(app: Dash, services: Services) -> None:
             quality(age, count, None, t("unit.devices")) if count else "",
         )
 
+
+def _register_host(app: Dash, store: Store) -> None:
     @app.callback(
         Output("node-host", "figure"),
         Output("node-host", "style"),
@@ -150,6 +177,8 @@ def register(app: Dash, services: Services) -> None:
         )
         return figure, {"height": f"{max(160, 84 * len(strips) + 50)}px"}, quality(age)
 
+
+def _register_beside(app: Dash, store: Store, remembered: Remembered) -> None:
     @app.callback(
         Output("node-ranks", "children"),
         Output("node-history", "children"),
@@ -165,17 +194,6 @@ def register(app: Dash, services: Services) -> None:
         events = reads_node.history(store, name, window.start_ms, window.end_ms)
         shown = change_list(events, view) if events else empty(t("node.no_history"))
         return _ranks(ranks), shown
-
-    @app.callback(
-        Output("readings", "rowData"),
-        Output("readings-note", "children"),
-        Output("readings-failure", "children"),
-        Input("view", "data"),
-        Input("beat", "data"),
-    )
-    @safely(3, 2)
-    def readings(data: Any, _: Any) -> tuple[Any, Any, Any]:
-        return _readings(store, node_of(store, View.of(data)))
 
 
 def _readings(store: Store, name: str) -> tuple[list[dict[str, Any]], Any, Any]:
@@ -201,7 +219,7 @@ def _grid_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "source": row["source"],
         "label": row["label"],
         "value": shown,
-        "unit": unit,
+        "unit": SIGNS.get(unit, unit),
         "status": row["status"] or "",
         "age": age_text(row["age_seconds"]),
     }

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from dash import Dash, Input, Output, html
 
-from flightwatch.dashboard import perfetto
+from flightwatch.dashboard import flames, perfetto
 from flightwatch.dashboard.components import controls, traces
 from flightwatch.dashboard.components.canvas import FlameGraph
 from flightwatch.dashboard.components.panels import empty, panel, table
@@ -127,8 +127,20 @@ def _which(view: View, done: Mapping[int, Any], rank: int, peer: int | None) -> 
         controls.select(chosen, "rank", ranks, "rank", default=""),
         controls.select(chosen, "peer", others, t("profiler.peer")),
     ]
+    name = quote(view.get("id"), safe="")
+    for ending, words in (("speedscope.json", t("profiler.speedscope")), ("folded.txt", t("profiler.folded"))):
+        file = f"{view.get('id')}-rank{rank}.{ending}"
+        about = t("profiler.files", rank=rank)
+        menus.append(
+            html.A(
+                words,
+                href=link(flames.path_of(name, rank, ending)),
+                download=file,
+                className="fw-chip",
+                title=f"{about} {file}",
+            )
+        )
     if perfetto.folder() is not None:
-        name = quote(view.get("id"), safe="")
         menus.append(
             html.A(
                 t("profiler.timeline"),

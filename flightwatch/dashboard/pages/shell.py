@@ -256,6 +256,7 @@ def _help(pages: Sequence[Page]) -> Any:
         ("← ↑ → ↓", t("help.arrows")),
         ("Enter", t("help.enter")),
         ("+ − 0", t("help.zoom")),
+        (t("help.drag"), t("help.brush")),
         ("Ctrl Enter", t("help.run")),
     ]
     rows = [html.Tr([html.Td([html.Kbd(part) for part in key.split(" ")]), html.Td(words)]) for key, words in keys]

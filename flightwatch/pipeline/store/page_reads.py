@@ -170,18 +170,20 @@ def table_activity(store: Store) -> list[dict[str, Any]]:
     return store.rows(" UNION ALL ".join(parts))
 
 
-def coverage(store: Store) -> dict[str, int]:
-    """Return nodes_reporting and devices_reporting (last minute) and nodes_known (last day)."""
+def coverage(store: Store, nodes: Sequence[str] | None = None) -> dict[str, int]:
+    """Return nodes_reporting and devices_reporting (last minute) and nodes_known (last day); `nodes`: only of these."""
+    mine = "" if nodes is None else " AND node IN {nodes:Array(String)}"
     rows = store.rows(
-        """
+        f"""
         SELECT uniqExactIf(node, ts > now64(3) - INTERVAL 1 MINUTE) AS nodes_reporting,
             uniqExact(node) AS nodes_known,
             (
                 SELECT uniqExact(node, device) FROM flightwatch.device_samples
-                WHERE ts > now64(3) - INTERVAL 1 MINUTE
+                WHERE ts > now64(3) - INTERVAL 1 MINUTE{mine}
             ) AS devices_reporting
-        FROM flightwatch.self_metrics WHERE component = 'agent' AND ts > now64(3) - INTERVAL 1 DAY
-        """
+        FROM flightwatch.self_metrics WHERE component = 'agent' AND ts > now64(3) - INTERVAL 1 DAY{mine}
+        """,
+        None if nodes is None else {"nodes": list(nodes)},
     )
     return {name: int(value) for name, value in rows[0].items()}
 

@@ -300,16 +300,17 @@ def lost_gpu_hours(store: Store, day: str, tenants: Sequence[str] | None) -> flo
     return float(rows[0]["lost"]) if rows[0]["told"] else None
 
 
-def training_share(store: Store) -> float | None:
+def training_share(store: Store, jobs: Sequence[str] | None = None) -> float | None:
     """Return the mean over stepping jobs, weighed by ranks, of the share of their last day spent in phase train.
 
-    None where no stepping job tells its phases. Steps that a restart repeats are not taken off.
+    None where no stepping job tells its phases. Steps that a restart repeats are not taken off. `jobs`: only of these.
     """
+    mine = "" if jobs is None else " AND job IN {jobs:Array(String)}"
     rows = store.rows(
-        """
+        f"""
         WITH live AS (
             SELECT job, uniqExact(rank) AS ranks FROM flightwatch.rank_latest
-            WHERE ts > now64(3) - INTERVAL 5 MINUTE GROUP BY job
+            WHERE ts > now64(3) - INTERVAL 5 MINUTE{mine} GROUP BY job
         )
         SELECT sum(l.ranks * p.share) / sum(l.ranks) AS share, count() AS jobs FROM (
             SELECT job, sumIf(spent, phase = 'train') / nullIf(dateDiff('millisecond', min(begun), max(over)),
@@ -321,7 +322,8 @@ def training_share(store: Store) -> float | None:
                 FROM flightwatch.runs WHERE job IN (SELECT job FROM live) GROUP BY job, run, phase, started_at, ts
             ) WHERE over > now64(3) - INTERVAL 1 DAY GROUP BY job
         ) AS p INNER JOIN live AS l ON l.job = p.job
-        """
+        """,
+        None if jobs is None else {"jobs": list(jobs)},
     )
     return min(1.0, float(rows[0]["share"])) if rows[0]["jobs"] and rows[0]["share"] is not None else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flightwatch.pipeline.store.client import Store
@@ -10,6 +10,10 @@ from flightwatch.pipeline.store.reads_steps import Attempt
 
 #: A rank that stepped this much earlier than the job's newest rank is silent.
 SILENT_SECONDS = 120
+#: Newest steps by which a job's slowest rank is told: one step alone is noise.
+SPREAD_STEPS = 12
+#: Jobs of which that is read at once.
+SPREAD_JOBS = 30
 #: Parts of a step, in the order in which pages stack them.
 PARTS = ("compute_us", "wait_us", "transfer_us", "data_us", "launch_gap_us", "checkpoint_us", "unattributed_us")
 
@@ -62,6 +66,49 @@ def jobs(store: Store) -> list[dict[str, Any]]:
         ORDER BY s.newest_at DESC LIMIT 1000
         """
     )
+
+
+def slowest_ranks(store: Store, found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[int, float]]:
+    """Return, by cluster and job, the rank whose compute is longest against its role, and its times the role's median.
+
+    The median over the newest steps of each rank's exclusive compute; a role is a pipeline stage and expert group.
+    A job that does not tell compute, or has one rank, is left out.
+
+    Parameters
+    ----------
+    found: rows of `jobs`; at most `SPREAD_JOBS` of them are looked at.
+    """
+    which: list[str] = []
+    values: dict[str, Any] = {}
+    for at, row in enumerate(found[:SPREAD_JOBS]):
+        which.append(
+            f"(cluster = {{c{at}:String}} AND job = {{j{at}:String}} AND run = {{r{at}:String}}"
+            f" AND step BETWEEN {{f{at}:UInt64}} AND {{l{at}:UInt64}})"
+        )
+        values |= {f"c{at}": row["cluster"], f"j{at}": row["job"], f"r{at}": row["run"],
+                   f"f{at}": max(0, row["step"] - SPREAD_STEPS), f"l{at}": row["step"]}  # fmt: skip
+    if not which:
+        return {}
+    rows = store.rows(
+        f"""
+        WITH taken AS (
+            SELECT cluster, job, run, rank, quantileExact(0.5)(assumeNotNull(compute_us)) AS took
+            FROM flightwatch.rank_steps WHERE ({" OR ".join(which)}) AND isNotNull(compute_us)
+            GROUP BY cluster, job, run, rank
+        ), placed AS (
+            SELECT cluster, job, run, rank, argMax((ifNull(pp, -1), ifNull(ep, -1)), (ts, src_offset)) AS role
+            FROM flightwatch.placements WHERE job IN (SELECT job FROM taken) GROUP BY cluster, job, run, rank
+        )
+        SELECT cluster, job, argMax(rank, times) AS slowest, max(times) AS ratio FROM (
+            SELECT t.cluster AS cluster, t.job AS job, t.rank AS rank,
+                took / nullIf(quantileExact(0.5)(took) OVER (PARTITION BY t.cluster, t.job, p.role), 0) AS times
+            FROM taken AS t
+            LEFT JOIN placed AS p ON p.cluster = t.cluster AND p.job = t.job AND p.run = t.run AND p.rank = t.rank
+        ) GROUP BY cluster, job HAVING count() > 1 AND isNotNull(ratio)
+        """,
+        values,
+    )
+    return {(row["cluster"], row["job"]): (int(row["slowest"]), float(row["ratio"])) for row in rows}
 
 
 def step_summary(store: Store, job: str, attempt: Attempt, steps: Sequence[int]) -> list[dict[str, Any]]:

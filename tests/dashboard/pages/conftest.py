@@ -26,6 +26,7 @@ from tests.dashboard.page_kit import (
     FLAGS,
     JOB,
     NODE,
+    SENTENCE,
     Served,
     Watched,
     add_incidents,
@@ -75,7 +76,7 @@ def page_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         "severity": "P2",
         "blames_hardware": True,
         "confidence": 0.9,
-        "summary": "Rank 5 computes 1.30 times as long as its 15 peers.",
+        "summary": SENTENCE,
         "state": "raised",
         "evidence": "{}",
     }

@@ -17,6 +17,7 @@ from flightwatch.dashboard.access.settings import AccessSettings
 from flightwatch.dashboard.app import create_app
 from flightwatch.dashboard.serve import HttpServer, bind_port
 from flightwatch.dashboard.services import Services
+from flightwatch.incidents.action_settings import ActionSettings
 from flightwatch.pipeline.control.audit import AuditLog
 from flightwatch.pipeline.control.database import Control, open_control
 from flightwatch.pipeline.control.detection import DetectorSettings
@@ -47,7 +48,9 @@ class Desk:
             admin_groups=("admin",), writes_per_minute=100_000, requests_per_second=100_000,
         )  # fmt: skip
         access = AccessControl(settings, self.control, loopback_only=True)
-        services = Services(store, status_of(store), lambda: None, self.control, access)
+        services = Services(
+            store, status_of(store), lambda: None, self.control, access, actions=ActionSettings(mode="dry_run")
+        )
         bound = bind_port("127.0.0.1", 23_600, trust_network=False, login=True)
         self.url = f"http://127.0.0.1:{bound.getsockname()[1]}"
         self.server = HttpServer("console", create_app(services, loopback_only=True), bound)
@@ -102,11 +105,20 @@ def _opened(watched: Watched) -> Page:
 def test_the_page_answers_within_a_minute_what_where_how_sure_and_what_it_costs(operator: Watched) -> None:
     page = _opened(operator)
     text = page.locator("#fw-main").inner_text()
-    for words in ("P2", NODE, "GPU 5", "90 % sure", "1.30 times", "12.5 GPU-hours", "JOB SLOWED", "Next: flightwatch"):
+    for words in (
+        "P2",
+        NODE,
+        "GPU 5",
+        "90 % sure",
+        "computes 30.0 % longer",
+        "12.5 GPU-hours",
+        "JOB SLOWED",
+        "flightwatch incident show",
+    ):
         assert words in text, words
     assert "a slow target holds the job back" in text, "why one finding follows another"
     assert "Overheating: looked for in" in text
-    assert "RDMA: nobody measured it" in text or "RDMA: looked for in" in text
+    assert "RDMA: looked for in" in text or "Nobody measured: " in text
     assert "It was slow before" in text, "related incidents"
 
 
@@ -139,9 +151,11 @@ def test_a_note_an_assignment_and_a_resolution(operator: Watched, desk: Desk) ->
 def test_a_silence_has_an_end_and_is_listed(operator: Watched, desk: Desk) -> None:
     page = _opened(operator)
     page.locator("#incident-acts summary", has_text="Silence").click()
-    form = page.locator("#incident-acts details[open] form", has_text=f"Silence {NODE}")
+    form = page.locator("#incident-acts details[open] form")
+    assert form.count() == 1, "one form, not one for each thing that can be silenced"
+    form.locator("select[name=matchers]").select_option(label=f"everything on {NODE}")
     form.locator("input[name=reason]").fill("cooling is being repaired")
-    form.locator("select").select_option("12")
+    form.locator("select[name=expires_at]").select_option("12")
     form.locator("button").click()
     page.wait_for_selector("#fw-toast.shown")
     made = desk.incidents.silences()[0]
@@ -234,7 +248,7 @@ def test_the_post_mortem_opens_and_says_its_queries(operator: Watched) -> None:
     answer = page.request.get(f"{operator.url}{link}")
     assert answer.status == 200
     text = answer.text()
-    for words in ("Rank 5 computes 1.30", "SELECT 1 AS evidence", "v_node_history", "1.04"):
+    for words in ("rank 5", "SELECT 1 AS evidence", "v_node_history", "1.04"):
         assert words in text
     plain = page.request.get(f"{operator.url}{link.replace('html', 'json')}").json()
     assert plain["incident"]["id"] == INCIDENT
@@ -247,16 +261,48 @@ def test_a_person_of_another_tenant_sees_neither_node_nor_job_nor_incident(brows
     context = browser.new_context(extra_http_headers=headers)
     set_cookies(context, desk.url, "en", "dark")
     watched = Watched(context, desk.url)
-    page = watched.open(f"/nodes/{NODE}", "#node-now")
-    expect(page.locator("#node-now")).to_contain_text(f"there is no node {NODE}")
-    assert page.locator("#node-series .scatterlayer .trace").count() == 0
-    page = watched.open(f"/jobs/{JOB}", "#job-tiles")
-    expect(page.locator("#job-tiles")).to_contain_text(f"there is no job {JOB}")
+    page = watched.open("/", "#fleet-tiles .fw-tile-value")
+    reporting = page.locator("#fleet-tiles .fw-tile", has_text="Accelerators reporting")
+    expect(reporting.locator(".fw-tile-value")).to_have_text("0")
+    for path, words in ((f"/nodes/{NODE}", "Nothing was ever received"), (f"/jobs/{JOB}", "No job of this name")):
+        page = watched.open(path, ".fw-absent")
+        expect(page.locator(".fw-absent h1")).to_contain_text(words)
+        expect(page.locator(".fw-absent")).to_contain_text("No similar name is known")
+        assert page.locator(".fw-panel").count() == 0
     with desk.control.transaction() as connection:
         connection.execute(sa.update(INCIDENTS).where(INCIDENTS.c.id == INCIDENT).values(tenant="red"))
-    page = watched.open(f"/incidents/{INCIDENT}", "#incident-summary")
-    expect(page.locator("#incident-head")).to_contain_text("there is no incident")
-    assert "Rank 5 computes" not in page.locator("#fw-main").inner_text()
+    page = watched.open(f"/incidents/{INCIDENT}", ".fw-absent")
+    expect(page.locator(".fw-absent h1")).to_have_text(f"There is no incident {INCIDENT}")
+    assert "computes 30.0 %" not in page.locator("#fw-main").inner_text()
     with desk.control.transaction() as connection:
         connection.execute(sa.update(INCIDENTS).where(INCIDENTS.c.id == INCIDENT).values(tenant=None))
     context.close()
+
+
+def test_an_incident_that_is_not_there_is_said_once(operator: Watched) -> None:
+    page = operator.open("/incidents/UNKNOWN", ".fw-absent")
+    assert page.locator("#fw-main").inner_text().count("There is no incident UNKNOWN") == 1
+    assert page.locator(".fw-panel").count() == 0
+    page.locator(".fw-absent a").click()
+    page.wait_for_selector("#incidents-grid .ag-center-cols-container a")
+    assert operator.wrong == []
+
+
+def test_the_mode_of_actions_and_why_there_is_none(operator: Watched) -> None:
+    text = _opened(operator).locator("#incident-actions").inner_text()
+    assert "dry run" in text
+    assert "says what it would do and changes nothing" in text
+    assert "Nothing was done or proposed." in text
+    assert "Why: " in text
+
+
+def test_a_chinese_reader_gets_the_sentence_in_chinese_and_the_original_beside(browser: Browser, desk: Desk) -> None:
+    desk.again()
+    watched = _as(browser, desk, "operator")
+    set_cookies(watched.context, desk.url, "zh", "dark")
+    page = _opened(watched)
+    found = page.locator("#incident-findings div[title^='rank 5']")
+    expect(found.first).to_contain_text("计算时间比同角色 rank 长 30.0 %")
+    expect(page.locator("#incident-summary .fw-cause")).to_contain_text("计算时间比同角色 rank 长 30.0 %")
+    expect(page.locator("#incident-head h1")).to_contain_text("变慢")
+    watched.context.close()

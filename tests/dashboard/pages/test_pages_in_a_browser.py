@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -228,4 +229,91 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Browser, served: Served) -
         assert page.evaluate("document.documentElement.scrollWidth") <= 392, path
     page.get_by_role("button", name="Menu").click()
     expect(page.locator("#fw-nav").get_by_text("Jobs")).to_be_visible()
+    context.close()
+
+
+def test_a_drag_over_a_chart_chooses_the_time_range_and_back_takes_it_away(watched: Watched) -> None:
+    page = watched.open(f"/nodes/{NODE}?device=5", "#node-series .scatterlayer .trace")
+    box = page.locator("#node-series .nsewdrag").first.bounding_box()
+    assert box is not None
+    before = page.url
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.6, y)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.8, y, steps=4)
+    expect(page.locator("#fw-brush")).to_be_visible()
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"from=\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d&refresh=off&to=\d{4}-"))
+    expect(page.get_by_label("Time range", exact=True)).to_have_value("custom")
+    assert page.locator("#fw-brush").count() == 0
+    watched.settle()
+    # A click is no drag.
+    chosen = page.url
+    page.mouse.click(box["x"] + box["width"] * 0.5, y)
+    assert page.url == chosen
+    page.go_back()
+    page.wait_for_selector("#node-series .scatterlayer .trace")
+    assert page.url == before
+    assert watched.wrong == []
+
+
+def test_a_flame_graph_can_be_taken_away(watched: Watched, served: Served) -> None:
+    page = watched.open(f"/profiler?job={JOB}&id={served.profile}&rank=5", "#profiler-flame[data-frames]")
+    with page.expect_download() as download:
+        page.get_by_text("Speedscope").click()
+    file = json.loads(download.value.path().read_text())
+    names = [frame["name"] for frame in file["shared"]["frames"]]
+    assert download.value.suggested_filename == f"{served.profile}-rank5.speedscope.json"
+    assert {"rank 5", "gemm_bf16", "aten::linear"} <= set(names)
+    assert file["profiles"][0]["unit"] == "microseconds"
+    assert sum(file["profiles"][0]["weights"]) == file["profiles"][0]["endValue"] > 0
+    with page.expect_download() as download:
+        page.get_by_text("Folded stacks").click()
+    lines = download.value.path().read_text().splitlines()
+    assert any(line.startswith("rank 5;device;gemm_bf16 ") for line in lines)
+    answer = page.request.get(f"{served.url}/flames/{served.profile}/77.speedscope.json")
+    assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("/nodes/sim-n000x", "Nothing was ever received"), ("/jobs/sim-pretran", "No job of this name")]
+)
+def test_what_nobody_knows_is_said_with_names_that_are_alike(watched: Watched, path: str, words: str) -> None:
+    page = watched.open(path, ".fw-absent")
+    expect(page.locator(".fw-absent h1")).to_contain_text(words)
+    assert page.locator(".fw-panel").count() == 0
+    page.locator(".fw-absent p a").first.click()
+    page.wait_for_selector(".fw-panel")
+    assert watched.wrong == []
+
+
+def test_completions_go_when_the_query_runs(watched: Watched) -> None:
+    page = watched.open("/sql", ".cm-editor")
+    page.locator(".cm-content").click()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("SELECT co")
+    popup = page.locator(".cm-tooltip-autocomplete")
+    expect(popup).to_be_visible()
+    page.keyboard.press("Control+Enter")
+    expect(popup).to_be_hidden()
+    page.keyboard.type("u")
+    expect(popup).to_be_visible()
+    page.locator("h1").click()
+    expect(popup).to_be_hidden()
+
+
+@pytest.mark.parametrize("path", ["/incidents", f"/incidents/{INCIDENT}"])
+def test_the_pages_for_the_night_fit_a_phone_and_pass_axe_there(browser: Browser, served: Served, path: str) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True)
+    set_cookies(context, served.url, "en", "dark")
+    watched = Watched(context, served.url)
+    page = watched.open(path, "#incidents-cards a" if path == "/incidents" else "#incident-acts .fw-acts")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 392
+    small = page.evaluate(
+        """() => [...document.querySelectorAll('#incident-acts .fw-button, #incidents-cards a')]
+          .filter(one => one.getBoundingClientRect().height < 24).map(one => one.textContent)"""
+    )
+    assert small == [], "too small for a thumb"
+    found = Axe().run(page, options={"resultTypes": ["violations"]})
+    assert [one["id"] for one in found.response["violations"] if one["impact"] in ("serious", "critical")] == []
     context.close()
