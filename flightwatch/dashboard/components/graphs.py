@@ -47,6 +47,8 @@ CONFIG: Mapping[str, Any] = {
     "scrollZoom": False,
 }
 
+#: With a unit beside it a number is written out: 12,000 ms, not 12k ms.
+_PLAIN: Mapping[str, Any] = {"separatethousands": True, "exponentformat": "none"}
 _GRID = "rgba(128,128,128,.28)"
 #: name to (times, values); None or NaN in values is a gap, never a zero. Arrays are the fastest.
 Series = Mapping[str, tuple[Any, Any]]
@@ -164,6 +166,7 @@ def strips(charts: Sequence[Strip], window: tuple[Any, Any] | None = None, marks
             "rangemode": "tozero" if chart.zero else "normal",
             "nticks": 4,
             "automargin": True,
+            **_PLAIN,
         }
     _mark(layout, marks)
     return {"data": traces, "layout": layout}
@@ -211,7 +214,7 @@ def bars(names: Sequence[str], series: Mapping[str, Sequence[Any]], *, unit: str
         for i, (name, values) in enumerate(series.items())
     ]
     layout = _layout(legend=len(series) > 1) | {"barmode": "stack" if stacked else "group", "bargap": 0.25}
-    layout["xaxis"] = {"type": "category"}
+    layout["xaxis"] = {"type": "category", "automargin": True}
     layout["yaxis"] = _value_axis(unit)
     return {"data": traces, "layout": layout}
 
@@ -241,7 +244,8 @@ def _traces(chart: Strip) -> list[dict[str, Any]]:
 
 
 def _value_axis(unit: str) -> dict[str, Any]:
-    return {"ticksuffix": f" {unit}" if unit else "", "gridcolor": _GRID, "zeroline": False, "automargin": True}
+    axis = {"ticksuffix": f" {unit}" if unit else "", "gridcolor": _GRID, "zeroline": False, "automargin": True}
+    return axis | (_PLAIN if unit else {})
 
 
 def _layout(*, legend: bool) -> dict[str, Any]:

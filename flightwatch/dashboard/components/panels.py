@@ -8,6 +8,7 @@ from typing import Any
 from dash import dcc, html
 
 from flightwatch.dashboard.components.text import DASH, ago_text
+from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
 
 #: Data older than this is marked.
@@ -67,6 +68,11 @@ def quality(
         parts.append(html.Span(words, className=f"fw-age{stale}"))
     joined = [item for part in parts for item in (part, " · ")][:-1]
     return html.Span(joined, className="fw-note")
+
+
+def zone_note(view: View) -> html.Span:
+    """Return the note that says in which time zone a panel's times are."""
+    return html.Span(view.zone_name, className="fw-note", **{"data-raw": "1"})
 
 
 def empty(words: str, hint: Any = None) -> html.Div:

@@ -41,6 +41,7 @@ WORDS: dict[str, str] = {
     "profiler.no_control": "This process has no control database, so that no profile can be asked for.",
     "profiler.start": "Profile a running job",
     "profiler.list": "Profiles",
+    "profiler.ranks": "Ranks",
     "profiler.steps": "Steps",
     "profiler.stacks": "Python stacks",
     "profiler.shapes": "shapes",

@@ -39,6 +39,7 @@ WORDS: dict[str, str] = {
     "profiler.no_control": "此进程没有控制数据库，无法请求剖析。",
     "profiler.start": "剖析运行中的作业",
     "profiler.list": "剖析记录",
+    "profiler.ranks": "rank 编号",
     "profiler.steps": "步数",
     "profiler.stacks": "Python 调用栈",
     "profiler.shapes": "张量形状",

@@ -22,6 +22,7 @@ from flightwatch.dashboard.components.panels import (
     tiles,
     unknown,
     waiting_tiles,
+    zone_note,
 )
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
@@ -82,7 +83,9 @@ def layout(view: View, services: Services) -> Any:
                                 note="fleet-findings-note",
                             ),
                             panel(
-                                t("fleet.changes"), html.Div(id="fleet-changes", className="fw-scroll", tabIndex="0")
+                                t("fleet.changes"),
+                                html.Div(id="fleet-changes", className="fw-scroll", tabIndex="0"),
+                                note=zone_note(view),
                             ),
                         ]
                     ),

@@ -19,7 +19,7 @@ from flightwatch.dashboard.components.incident_acts import act_bar
 from flightwatch.dashboard.components.incident_evidence import causes, evidence_figure
 from flightwatch.dashboard.components.incident_lists import action_list, delivery_list, finding_tree, timeline
 from flightwatch.dashboard.components.incident_reads import IncidentReads
-from flightwatch.dashboard.components.panels import empty, failure, panel, severity, waiting
+from flightwatch.dashboard.components.panels import empty, failure, panel, severity, waiting, zone_note
 from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.request import link, viewer
 from flightwatch.dashboard.components.safely import safely
@@ -55,7 +55,7 @@ def layout(view: View, services: Services) -> Any:
             html.Div(html.Div(id="incident-head"), className="fw-title"),
             dcc.Store(id="incident-seen"),
             html.Div(id="incident-acts"),
-            html.Div([html.Div(_left()), html.Div(_right())], className="fw-side"),
+            html.Div([html.Div(_left()), html.Div(_right(view))], className="fw-side"),
         ]
     )
 
@@ -79,9 +79,10 @@ def _left() -> list[Any]:
     ]
 
 
-def _right() -> list[Any]:
+def _right(view: View) -> list[Any]:
     def scrolled(part: str) -> Any:
-        return panel(t(f"incident.{part}"), html.Div(id=f"incident-{part}", className="fw-scroll", tabIndex="0"))
+        inside = html.Div(id=f"incident-{part}", className="fw-scroll", tabIndex="0")
+        return panel(t(f"incident.{part}"), inside, note=zone_note(view))
 
     return [
         panel(t("incident.actions"), html.Div(id="incident-actions")),

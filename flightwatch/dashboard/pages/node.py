@@ -13,7 +13,7 @@ from flightwatch.core.throttle import ThrottleReason
 from flightwatch.dashboard.components import controls, graphs, grids
 from flightwatch.dashboard.components.absent import absent
 from flightwatch.dashboard.components.finding_list import change_list
-from flightwatch.dashboard.components.panels import empty, failure, panel, quality, table, unknown
+from flightwatch.dashboard.components.panels import empty, failure, panel, quality, table, unknown, zone_note
 from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
@@ -44,7 +44,7 @@ def layout(view: View, services: Services) -> Any:
         return nobody
     columns = [
         {"field": "source", "headerName": t("reading.source"), "width": 150},
-        {"field": "label", "headerName": t("reading.label"), "flex": 1, "minWidth": 180},
+        {"field": "label", "headerName": t("reading.label"), "flex": 2, "minWidth": 180, "tooltipField": "label"},
         {"field": "value", "headerName": t("reading.value"), "width": 130, "type": "rightAligned"},
         {"field": "unit", "headerName": t("reading.unit"), "width": 100},
         {"field": "status", "headerName": t("reading.status"), "width": 110},
@@ -77,7 +77,11 @@ def layout(view: View, services: Services) -> Any:
                         [
                             panel(t("node.now"), html.Div(id="node-now")),
                             panel(t("node.ranks"), html.Div(id="node-ranks")),
-                            panel(t("node.history"), html.Div(id="node-history", className="fw-scroll", tabIndex="0")),
+                            panel(
+                                t("node.history"),
+                                html.Div(id="node-history", className="fw-scroll", tabIndex="0"),
+                                note=zone_note(view),
+                            ),
                         ]
                     ),
                 ],
@@ -263,8 +267,8 @@ def _devices(found: Sequence[Mapping[str, Any]]) -> Any:
         rows.append(
             [
                 row["device"],
-                never if row["temp_c"] is None else f"{row['temp_c']:.0f} °C",
-                never if row["power_w"] is None else f"{row['power_w']:.0f} W",
+                never if row["temp_c"] is None else f"{row['temp_c']:.0f}",
+                never if row["power_w"] is None else f"{row['power_w']:.0f}",
                 never if row["sm_clock_mhz"] is None else f"{row['sm_clock_mhz']:.0f}",
                 never if errors == [None, None] else "/".join(amount_text(one) for one in errors),
                 html.Span(", ".join(one.name or "" for one in held).lower().replace("_", " "), className="fw-warn"),
@@ -273,9 +277,9 @@ def _devices(found: Sequence[Mapping[str, Any]]) -> Any:
         )
     heads = [
         t("col.device"),
-        t("metric.temp_c"),
-        t("metric.power_w"),
-        "MHz",
+        html.Span("°C", title=t("metric.temp_c")),
+        html.Span("W", title=t("metric.power_w")),
+        html.Span("MHz", title=t("metric.sm_clock_mhz")),
         t("col.ecc"),
         t("col.held"),
         t("reading.age"),

@@ -77,7 +77,7 @@ def _form(view: View, services: Services) -> Any:
         [
             html.Div(
                 [
-                    html.Label(t("jobs.ranks"), htmlFor="profiler-ranks"),
+                    html.Label(t("profiler.ranks"), htmlFor="profiler-ranks"),
                     dcc.Input(
                         id="profiler-ranks",
                         value=view.get("ranks"),

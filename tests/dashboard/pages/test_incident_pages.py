@@ -289,11 +289,11 @@ def test_an_incident_that_is_not_there_is_said_once(operator: Watched) -> None:
 
 
 def test_the_mode_of_actions_and_why_there_is_none(operator: Watched) -> None:
-    text = _opened(operator).locator("#incident-actions").inner_text()
+    text = operator.open("/incidents/i-old", "#incident-acts .fw-acts").locator("#incident-actions").inner_text()
     assert "dry run" in text
     assert "says what it would do and changes nothing" in text
     assert "Nothing was done or proposed." in text
-    assert "Why: " in text
+    assert "Why: the incident is over." in text
 
 
 def test_a_chinese_reader_gets_the_sentence_in_chinese_and_the_original_beside(browser: Browser, desk: Desk) -> None:
