@@ -35,81 +35,87 @@ def login_router(access: AccessControl, outgoing: Outgoing | None = None, prefix
     ----------
     outgoing: client with which the identity provider is asked. prefix: path below which the console lives.
     """
-    router = APIRouter(include_in_schema=False)
-    oidc = _oidc(access, outgoing, prefix)
+    router, door = APIRouter(include_in_schema=False), _Door(access, _oidc(access, outgoing, prefix), prefix)
+    router.add_api_route("/login", door.show, methods=["GET"])
+    router.add_api_route("/login/style.css", door.style, methods=["GET"])
+    router.add_api_route("/login/token", door.by_token, methods=["POST"])
+    router.add_api_route("/login/start", door.start, methods=["GET"])
+    router.add_api_route("/login/callback", door.callback, methods=["GET"])
+    router.add_api_route("/logout", door.account, methods=["GET"])
+    router.add_api_route("/logout", door.leave, methods=["POST"])
+    return router
 
-    def page(request: Request, target: str, error: str = "", status: int = 200) -> HTMLResponse:
-        language = _language(request)
-        text = login_page(language, prefix, target, oidc=oidc is not None, error=error)
+
+class _Door:
+    """The pages and their forms; a refusal is shown on the login page, with the sentence that says why."""
+
+    def __init__(self, access: AccessControl, oidc: OidcLogin | None, prefix: str) -> None:
+        self._access, self._oidc, self._prefix = access, oidc, prefix
+
+    def _page(self, request: Request, target: str, error: str = "", status: int = 200) -> HTMLResponse:
+        text = login_page(_language(request), self._prefix, target, oidc=self._oidc is not None, error=error)
         return HTMLResponse(text, status, {"Cache-Control": "no-store"})
 
-    @router.get("/login")
-    def show(request: Request) -> HTMLResponse:
-        return page(request, next_path(request.query_params.get("next")))
+    def show(self, request: Request) -> HTMLResponse:
+        return self._page(request, next_path(request.query_params.get("next")))
 
-    @router.get("/login/style.css")
-    def style() -> Response:
+    def style(self) -> Response:
         return Response(STYLE, media_type="text/css", headers={"Cache-Control": "max-age=3600"})
 
-    @router.post("/login/token")
-    async def by_token(request: Request) -> Response:
+    async def by_token(self, request: Request) -> Response:
         fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
         target = next_path(fields.get("next", [None])[0])
         try:
-            return await run_in_threadpool(_token_session, request, access, prefix, fields, target)
+            return await run_in_threadpool(_token_session, request, self._access, self._prefix, fields, target)
         except Denied as denied:
-            await run_in_threadpool(access.record_denied, request, denied)
-            return page(request, target, str(denied), denied.status)
+            await run_in_threadpool(self._access.record_denied, request, denied)
+            return self._page(request, target, str(denied), denied.status)
 
-    @router.get("/login/start")
-    def start(request: Request) -> Response:
+    def start(self, request: Request) -> Response:
+        """Send the browser to the identity provider."""
         target = next_path(request.query_params.get("next"))
-        if oidc is None:
-            return page(request, target, "", 404)
+        if self._oidc is None:
+            return self._page(request, target, "", 404)
         browser = secrets.token_urlsafe(32)
         try:
-            response = RedirectResponse(oidc.begin(target, browser), 303, {"Cache-Control": "no-store"})
+            response = RedirectResponse(self._oidc.begin(target, browser), 303, {"Cache-Control": "no-store"})
         except Denied as denied:
-            return page(request, target, str(denied), denied.status)
+            return self._page(request, target, str(denied), denied.status)
         # Lax: it must come back with the provider's redirect, which another site starts.
         response.set_cookie(
             LOGIN_COOKIE, browser, max_age=LOGIN_SECONDS, httponly=True, samesite="lax",
-            secure=access.is_secure(request),
+            secure=self._access.is_secure(request),
         )  # fmt: skip
         return response
 
-    @router.get("/login/callback")
-    def callback(request: Request) -> Response:
-        if oidc is None:
-            return page(request, "/", "", 404)
+    def callback(self, request: Request) -> Response:
+        """Take the browser back from the identity provider."""
+        if self._oidc is None:
+            return self._page(request, "/", "", 404)
         try:
-            return _oidc_session(request, access, oidc, prefix)
+            return _oidc_session(request, self._access, self._oidc, self._prefix)
         except Denied as denied:
-            access.record_denied(request, denied)
-            return page(request, "/", str(denied), denied.status)
+            self._access.record_denied(request, denied)
+            return self._page(request, "/", str(denied), denied.status)
 
-    @router.get("/logout")
-    def account(request: Request) -> HTMLResponse:
+    def account(self, request: Request) -> HTMLResponse:
         viewer = viewer_of(request.scope)
-        language = _language(request)
-        text = account_page(language, prefix, viewer.name, viewer.csrf)
+        text = account_page(_language(request), self._prefix, viewer.name, viewer.csrf)
         return HTMLResponse(text, headers={"Cache-Control": "no-store"})
 
-    @router.post("/logout")
-    def leave(request: Request) -> Response:
-        viewer = viewer_of(request.scope)
+    def leave(self, request: Request) -> Response:
+        """End the session of this browser."""
+        access, viewer = self._access, viewer_of(request.scope)
         name = access.session_cookie(request)
         identity = request.cookies.get(name)
         if identity and access.sessions is not None and access.audit is not None:
             access.sessions.close(identity)
             access.forget()
             access.audit.record(None, viewer.subject, "session.close", viewer.name, True, "", address=viewer.address)
-        response = RedirectResponse(f"{prefix}/login", 303, {"Cache-Control": "no-store"})
+        response = RedirectResponse(f"{self._prefix}/login", 303, {"Cache-Control": "no-store"})
         response.delete_cookie(name, secure=access.is_secure(request), httponly=True, samesite="lax")
         response.delete_cookie(CSRF_COOKIE)
         return response
-
-    return router
 
 
 def _language(request: Request) -> str:

@@ -34,8 +34,12 @@ class AccessSettings:
     proxy_groups_header: str = setting("", "header in which such a proxy lists the person's groups, comma-separated")
     session_hours: int = setting(12, "a browser session ends after so many hours", minimum=1)
     token_days: int = setting(365, "longest life of an API token", minimum=1)
-    requests_per_second: int = setting(50, "API requests of one person or token, sustained", minimum=1)
-    writes_per_minute: int = setting(120, "API writes of one person or token, sustained", minimum=1)
+    requests_per_second: int = setting(
+        50, "API requests of one person or token, sustained; each process counts its own", minimum=1
+    )
+    writes_per_minute: int = setting(
+        120, "API writes of one person or token, sustained; each process counts its own", minimum=1
+    )
     slack_signing_secret: str = setting("", "signing secret of the Slack app whose buttons are obeyed", secret=True)
     discord_public_key: str = setting("", "public key of the Discord application whose buttons are obeyed")
     telegram_secret_token: str = setting("", "secret_token given to Telegram's setWebhook", secret=True)

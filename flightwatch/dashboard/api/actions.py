@@ -86,7 +86,13 @@ def routes(parts: Parts) -> Routes:
     """Build the routes below `/actions`."""
     api = Routes("actions")
     _switch(api, parts)
+    _reads(api, parts)
+    _requests(api, parts)
+    _decisions(api, parts)
+    return api
 
+
+def _reads(api: Routes, parts: Parts) -> None:
     @api.get("/actions", Role.VIEWER, response_model=ActionPage)
     def list_actions(
         viewer: Asker,
@@ -108,6 +114,13 @@ def routes(parts: Parts) -> Routes:
             map(document_of, found[:limit]), None if last is None else cursor_of(last.created_at_ms, last.id)
         )
 
+    @api.get("/actions/{id}", Role.VIEWER, response_model=ActionModel)
+    def get_action(viewer: Asker, id: Id) -> dict[str, Any]:  # noqa: A002 - the name in the path
+        """Return an action with the figures behind it."""
+        return document_of(seen(parts, viewer, id))
+
+
+def _requests(api: Routes, parts: Parts) -> None:
     @api.post("/actions", Role.OPERATOR, status_code=201, response_model=ActionModel)
     def request_action(viewer: Asker, new: NewAction) -> dict[str, Any]:
         """Ask for an action on a node that is known."""
@@ -125,11 +138,8 @@ def routes(parts: Parts) -> Routes:
         )  # fmt: skip
         return document_of(parts.actions.request(proposal, viewer.address))
 
-    @api.get("/actions/{id}", Role.VIEWER, response_model=ActionModel)
-    def get_action(viewer: Asker, id: Id) -> dict[str, Any]:  # noqa: A002 - the name in the path
-        """Return an action with the figures behind it."""
-        return document_of(seen(parts, viewer, id))
 
+def _decisions(api: Routes, parts: Parts) -> None:
     @api.post("/actions/{id}/approval", Role.OPERATOR, status_code=201, response_model=Approval)
     def ask_approval(viewer: Asker, id: Id, wanted: WantApproval) -> dict[str, Any]:  # noqa: A002
         """Get the right to approve this action: once, within 15 minutes, while its incident does not change."""
@@ -149,8 +159,6 @@ def routes(parts: Parts) -> Routes:
         """Say no to it."""
         found = _to_change(parts, viewer, id)
         return document_of(parts.actions.reject(found.id, viewer.subject, why.reason, viewer.address))
-
-    return api
 
 
 def _switch(api: Routes, parts: Parts) -> None:
