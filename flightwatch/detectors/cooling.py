@@ -13,7 +13,7 @@ from scipy import stats
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
-from flightwatch.detectors.grouped import BoolArray, sorted_median
+from flightwatch.detectors.grouped import BoolArray, FloatArray, sorted_median
 from flightwatch.detectors.series import Grid, Spell, grid_of, spells
 from flightwatch.detectors.statement import About, state_findings
 from flightwatch.detectors.thermal import Thermal, ThermalThresholds, hot_cells, thermal_of
@@ -82,24 +82,21 @@ class CoolingDetector:
                 "nodes": nodes[:64],
                 "share_hot": round(float(np.nanmean(at > self.thresholds.domain_k)), 3),
                 "inlet_rise_k": _inlet_rise(thermal, warming, inlet),
-                "kelvin_per_watt": round(thermal.kelvin_per_watt, 4),
+                "kelvin_per_watt": round(float(np.median(thermal.kelvin_per_watt_D[warming.members])), 4),
             },
         )
         return state_findings(self.name, self.version, thermal.grid, warming.spell, about)
 
     def _facility(self, thermal: Thermal) -> list[Finding]:
         """All devices together: the hall; day cycles are a few kelvin, so twice the device limit is asked for."""
-        temp = thermal.grid.column("temp_c", forward_cells=1)
-        if temp is None or len(thermal.grid.keys_D) < 8:
+        if len(thermal.grid.keys_D) < 8:
             return []
-        own = temp - thermal.kelvin_per_watt * thermal.power_TD if thermal.power_TD is not None else temp
-        level = sorted_median(own)
-        first = np.nanmedian(level[: self.thresholds.baseline_samples])
+        level = sorted_median(thermal.hall_TD)
         on, off = hot_cells(self.thresholds, thermal.grid)
-        hot = np.nan_to_num(level - first) > 2 * self.thresholds.residual_k
+        hot = np.nan_to_num(level) > 2 * self.thresholds.residual_k
         found: list[Finding] = []
         for spell in spells(hot[:, None], on, off):
-            rise = float(level[spell.said] - first)
+            rise = float(level[spell.said])
             about = About(
                 kind=FindingKind.COOLING, scope=FindingScope.FACILITY, score=rise, targets=("facility",),
                 summary=f"The whole hall warms: the median device is {rise:.1f} K hotter at equal power.",
@@ -130,12 +127,18 @@ def warm_domains(thermal: Thermal, limits: ThermalThresholds) -> list[Warming]:
 
 def _is_warm(thermal: Thermal, members: list[int], limits: ThermalThresholds) -> BoolArray:
     nodes = {thermal.grid.keys_D[d][0] for d in members}
-    values = thermal.residual_TD[:, members]
+    values = _trusted(thermal, members, limits)
     if len(nodes) < 2 or len(nodes) == len({key[0] for key in thermal.grid.keys_D}):
         return np.zeros(len(values), dtype=bool)
     with np.errstate(invalid="ignore"):
         share = (values > limits.domain_k).mean(axis=1)
     return np.asarray((share >= limits.domain_share) & (np.nan_to_num(sorted_median(values)) > limits.domain_k))
+
+
+def _trusted(thermal: Thermal, members: list[int], limits: ThermalThresholds) -> FloatArray:
+    """Return residuals of members; unknown while what is expected of one is known no better than what is looked for."""
+    sure = thermal.sigma_TD[:, members] <= limits.domain_k / 2 + thermal.sigma
+    return np.where(sure, thermal.residual_TD[:, members], np.nan)
 
 
 def _differs(thermal: Thermal, members: list[int], spell: Spell, limits: ThermalThresholds) -> bool:

@@ -24,7 +24,7 @@ class HostThresholds:
     Attributes
     ----------
     silent_s, silent_intervals: a node is dead after the longer of both without any row, judged against the newest row
-    of its cluster. blind_share: when this share of nodes is silent, it is the pipeline, not the nodes.
+    of its cluster; an interval is what its own rows keep. blind_share: when this share of nodes is silent, it is the pipeline, not the nodes.
     skew_us, skew_hold_s: clock offset and for how long.
     minority, minimum_nodes: a value held by at most this share of at least so many nodes is a drift.
     """
@@ -58,17 +58,21 @@ class DeadNodeDetector:
         seen, cluster = _rows_by_node(frames)
         if len(seen) < 2:
             return []
-        intervals = [
-            float(np.median(gaps)) for times in seen.values() if len(gaps := np.diff(times)[np.diff(times) > 0])
-        ]
-        limit = max(self.thresholds.silent_s * 1000, self.thresholds.silent_intervals * max(intervals, default=0.0))
+        own = {node: _interval(times) for node, times in seen.items()}
+        usual = float(np.nanmedian(list(own.values()))) if np.isfinite(list(own.values())).any() else 0.0
+        limits = {
+            node: max(self.thresholds.silent_s * 1000, self.thresholds.silent_intervals * np.fmax(interval, usual))
+            for node, interval in own.items()
+        }
         newest = np.sort(np.concatenate(list(seen.values())))
         silences = [
-            (node, begin, end) for node, times in sorted(seen.items()) for begin, end in _gaps(times, newest[-1], limit)
+            (node, begin, end)
+            for node, times in sorted(seen.items())
+            for begin, end in _gaps(times, newest[-1], limits[node])
         ]
         found: list[Finding] = []
         for node, begin, end in silences:
-            said = begin + limit
+            said = begin + limits[node]
             together = sum(1 for _, other, over in silences if other <= said and (over is None or over >= begin))
             alive = newest[(newest > begin) & (newest <= said)]
             if together > self.thresholds.blind_share * len(seen) or not len(alive):
@@ -122,6 +126,18 @@ def _rows_by_node(frames: Frames) -> tuple[dict[str, np.ndarray], str | None]:
         return {}, None
     every = pd.concat(parts, ignore_index=True)
     return {str(node): np.unique(group.to_numpy(dtype=float)) for node, group in every.groupby("node")["ts"]}, cluster
+
+
+def _interval(times: np.ndarray) -> float:
+    """Return how far apart a node's rows come; NaN for fewer than three.
+
+    Rows of several tables come in a cluster each time: what counts is the gap in which a quarter of the time has
+    passed, short gaps first, not the number of gaps.
+    """
+    gaps = np.sort(np.diff(times))
+    if len(gaps) < 2:
+        return float("nan")
+    return float(gaps[np.searchsorted(np.cumsum(gaps), 0.25 * gaps.sum())])
 
 
 def _gaps(times: np.ndarray, newest: float, limit: float) -> Iterable[tuple[float, float | None]]:

@@ -24,7 +24,17 @@ class OverheatDetector:
     version = "1"
     needs = Needs(
         {
-            "device_samples": ("ts", "node", "device", "model", "temp_c", "power_w", "fan_pct", "temp_headroom_c"),
+            "device_samples": (
+                "ts",
+                "node",
+                "device",
+                "model",
+                "temp_c",
+                "hotspot_c",
+                "power_w",
+                "fan_pct",
+                "temp_headroom_c",
+            ),
             "inventory": ("node", "rack", "cooling_zone"),
         },
         seconds=3600,
@@ -46,7 +56,7 @@ class OverheatDetector:
             shared = np.maximum(sorted_median(thermal.residual_TD[part, warming.members]), 0)
             residual[part, warming.members] -= np.nan_to_num(shared)[:, None]
         with np.errstate(invalid="ignore"):
-            hot = (residual >= limits.residual_k) & (residual > limits.z * thermal.sigma)
+            hot = (residual >= limits.residual_k) & (residual > limits.z * thermal.sigma_TD)
         on, off = hot_cells(limits, thermal.grid)
         found: list[Finding] = []
         said: set[tuple[object, int]] = set()
@@ -89,7 +99,7 @@ class OverheatDetector:
                 "power_w": _at(thermal.power_TD, spell),
                 "fan_pct": _at(thermal.fan_TD, spell),
                 "headroom_c": _at(thermal.headroom_TD, spell),
-                "kelvin_per_watt": round(thermal.kelvin_per_watt, 4),
+                "kelvin_per_watt": round(float(thermal.kelvin_per_watt_D[spell.target]), 4),
                 "devices": [thermal.grid.keys_D[one.target][1] for one in mates],
             },
         )

@@ -6,20 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import maximum_filter1d
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import FloatArray, sorted_median
-from flightwatch.detectors.series import Grid, Spell, cells, grid_of, robust_sigma, spells
+from flightwatch.detectors.layout import domain_of_nodes
+from flightwatch.detectors.port_peers import Crowd, against_peers, crowds, usual_of
+from flightwatch.detectors.series import Grid, Spell, cells, grid_of, spells
 from flightwatch.detectors.statement import About, state_findings
 
 ERRORS = (
     "symbol_errors_total", "rcv_errors_total", "xmit_discards_total", "out_of_sequence_total", "packet_seq_err_total",
     "ack_timeout_total", "retransmits_total", "fec_uncorrected_total", "link_recovered_total",
 )  # fmt: skip
-#: Peers are compared with while at least this share of those heard in the cells before is heard.
-HEARD_SHARE, HEARD_CELLS = 0.5, 60
 CONGESTION = ("cnp_handled_total", "cnp_sent_total", "ecn_marked_total", "pfc_rx_pause_total", "xmit_wait_total")
 
 
@@ -32,6 +31,7 @@ class PortThresholds:
     errors_per_minute, congestion_times: absolute floor of errors; congestion against the peers' usual rate.
     z: distance from peers in robust sigmas of log rates per traffic. hold_s, clear_s: for how long.
     flaps, flap_window_s: how often a link goes down inside the window before it is a flap.
+    crowd_nodes: congestion that begins on ports of so many nodes at once is their switch's, or a job's pattern.
     rate_share: a link that runs at this share of its own best rate or less is degraded.
     """
 
@@ -42,13 +42,15 @@ class PortThresholds:
     clear_s: float = 600.0
     flaps: int = 2
     flap_window_s: float = 3600.0
+    crowd_nodes: int = 3
     rate_share: float = 0.75
 
 
 class PortDetector:
-    """Finds kinds `rdma` and `link_flap` (scope port).
+    """Finds kinds `rdma` (scope port, or leaf_switch) and `link_flap` (scope port).
 
-    Does not see: what the adapter does not count; a congestion that hits all ports alike (a job's own pattern);
+    Does not see: what the adapter does not count; a congestion of ports of several nodes that no switch explains (a job's
+    own pattern);
     a port that was down from the start and stays down (unused ports are).
     """
 
@@ -57,7 +59,8 @@ class PortDetector:
     needs = Needs(
         {"port_samples": ("ts", "node", "hca", "port", "state", "rate_gbps", "link_downed_total", "tx_bytes_total",
                           "rx_bytes_total",
-                          *ERRORS, *CONGESTION)},
+                          *ERRORS, *CONGESTION),
+         "inventory": ("node", "leaf_switch")},
         seconds=3600,
     )  # fmt: skip
 
@@ -69,7 +72,11 @@ class PortDetector:
         grid = grid_of(frames, "port_samples", ("node", "hca", "port"))
         if grid is None or grid.shape[0] < 3:
             return []
-        return [*self._flaps(grid), *self._degraded(grid), *self._rates(grid)]
+        return [
+            *self._flaps(grid),
+            *self._degraded(grid),
+            *self._rates(grid, domain_of_nodes(frames, "leaf_switch")),
+        ]
 
     def _flaps(self, grid: Grid) -> Iterable[Finding]:
         downs = np.zeros(grid.shape)
@@ -116,14 +123,14 @@ class PortDetector:
             seen: dict[str, object] = {"rate_gbps": now, "before_gbps": before}
             yield from self._say(grid, spell, FindingKind.RDMA, text, before / now, Severity.P3, seen)
 
-    def _rates(self, grid: Grid) -> Iterable[Finding]:
+    def _rates(self, grid: Grid, switch_of: dict[str, str]) -> Iterable[Finding]:
         traffic = self._traffic(grid)
         errors, names = self._sum(grid, ERRORS)
         limits = self.thresholds
         on, off = cells(limits.hold_s, grid.interval_s, 2), cells(limits.clear_s, grid.interval_s, 2)
         per_minute = 60.0 / grid.interval_s
         if errors is not None:
-            z = _against_peers(errors, traffic)
+            z = against_peers(errors, traffic)
             hot = (z > limits.z) & (np.nan_to_num(errors) * per_minute >= limits.errors_per_minute)
             for spell in spells(hot, on, off):
                 rate = float(np.nanmean(errors[spell.begin : spell.said + 1, spell.target])) * per_minute
@@ -131,17 +138,19 @@ class PortDetector:
                 seen = {"per_minute": round(rate, 1), "counters": names}
                 score = float(z[spell.said, spell.target])
                 yield from self._say(grid, spell, FindingKind.RDMA, text, score, Severity.P3, seen)
-        yield from self._congested(grid, traffic, errors)
+        yield from self._congested(grid, traffic, errors, switch_of)
 
-    def _congested(self, grid: Grid, traffic: FloatArray | None, errors: FloatArray | None) -> Iterable[Finding]:
+    def _congested(
+        self, grid: Grid, traffic: FloatArray | None, errors: FloatArray | None, switch_of: dict[str, str]
+    ) -> Iterable[Finding]:
         """Each counter apart: marks and ticks of waiting are no common unit."""
         limits, per_minute = self.thresholds, 60.0 / grid.interval_s
         on, off = cells(limits.hold_s, grid.interval_s, 2), cells(limits.clear_s, grid.interval_s, 2)
         counters = {name: grown for name in CONGESTION if (grown := grid.deltas(name)) is not None}
         if not counters:
             return
-        usual = {name: np.nan_to_num(sorted_median(grown))[:, None] for name, grown in counters.items()}
-        z = {name: _against_peers(grown, traffic) for name, grown in counters.items()}
+        usual = {name: np.nan_to_num(usual_of(grown, traffic)) for name, grown in counters.items()}
+        z = {name: against_peers(grown, traffic) for name, grown in counters.items()}
         hot = {
             name: (z[name] > limits.z)
             & (np.nan_to_num(grown) > limits.congestion_times * np.maximum(usual[name], 1.0))
@@ -151,14 +160,34 @@ class PortDetector:
         any_hot = np.logical_or.reduce(list(hot.values()))
         if errors is not None:
             any_hot &= ~(np.nan_to_num(errors) * per_minute >= limits.errors_per_minute)
-        for spell in spells(any_hot, on, off):
+        alone, together = crowds(
+            list(spells(any_hot, on, off)), grid.keys_D, switch_of, 3 * on, limits.crowd_nodes
+        )  # fmt: skip
+        for spell in alone:
             at = (spell.said, spell.target)
             name = max(hot, key=lambda one: (bool(hot[one][at]), float(z[one][at])))
             rate = float(np.nanmean(counters[name][spell.begin : spell.said + 1, spell.target])) * per_minute
             text = f"is congested: {rate:.0f} congestion marks or pauses a minute, its peers "
-            text += f"{float(usual[name][spell.said, 0]) * per_minute:.0f}"
+            text += f"{float(usual[name][at]) * per_minute:.0f}"
             seen = {"per_minute": round(rate, 1), "counters": [one for one in hot if hot[one][at]]}
             yield from self._say(grid, spell, FindingKind.RDMA, text, float(z[name][at]), Severity.P3, seen)
+        for crowd in together:
+            yield from self._say_switch(grid, crowd)
+
+    def _say_switch(self, grid: Grid, crowd: Crowd) -> list[Finding]:
+        """Ports of several nodes at once: their switch, or the pattern of a job, of which nothing is said."""
+        if crowd.switch is None:
+            return []
+        last = max(crowd.spells, key=lambda spell: spell.said)
+        nodes = sorted({str(grid.keys_D[spell.target][0]) for spell in crowd.spells})
+        about = About(
+            kind=FindingKind.RDMA, scope=FindingScope.LEAF_SWITCH, targets=(crowd.switch,), score=float(len(nodes)),
+            threshold=float(self.thresholds.crowd_nodes), severity=Severity.P3, aspect="switch",
+            summary=f"Leaf switch {crowd.switch} is congested: ports of {len(nodes)} of its nodes count marks or pauses "
+            "far above ports of like traffic elsewhere.",
+            evidence={"nodes": nodes[:64]},
+        )  # fmt: skip
+        return state_findings(self.name, self.version, grid, last, about)
 
     def _sum(self, grid: Grid, names: tuple[str, ...]) -> tuple[FloatArray | None, list[str]]:
         parts = {name: grown for name in names if (grown := grid.deltas(name)) is not None}
@@ -203,22 +232,3 @@ def _is_up(word: object) -> float:
     if not isinstance(word, str):
         return np.nan
     return 1.0 if "ACTIVE" in word.upper() or word.upper().endswith("UP") else 0.0
-
-
-def _against_peers(counts_TD: FloatArray, traffic_TD: FloatArray | None) -> FloatArray:
-    """Robust z of log rates (per traffic where that is known) against all ports at the same time."""
-    rate = counts_TD
-    if traffic_TD is not None:
-        usual = np.maximum(np.nan_to_num(sorted_median(np.where(traffic_TD > 0, traffic_TD, np.nan))), 1.0)[:, None]
-        # A port with little traffic is not forgiven more than tenfold: a broken one carries little.
-        rate = rate / np.clip(traffic_TD / usual, 0.1, 10.0)
-    value = np.log1p(rate)
-    if value.shape[1] < 4:
-        first = np.nan_to_num(sorted_median(value[: max(3, len(value) // 10)].T))
-        return np.asarray(np.nan_to_num((value - first) / robust_sigma(value - first, 0.3)))
-    centred = value - sorted_median(value)[:, None]
-    # While the rows of most ports are on their way, those that came first are no crowd to compare with.
-    heard = np.isfinite(value).sum(axis=1)
-    lately = maximum_filter1d(heard, HEARD_CELLS, origin=(HEARD_CELLS - 1) // 2, mode="nearest")
-    centred[heard < HEARD_SHARE * lately] = np.nan
-    return np.asarray(np.nan_to_num(centred / robust_sigma(centred, 0.3)))

@@ -31,9 +31,13 @@ HOST_READINGS = ("inlet_c", "outlet_c", "coolant_c")
 DEVICE_READINGS = tuple(name for name in RANGES if name not in HOST_READINGS)
 #: Readings that are load itself or a controller's setting: constant or jumping values are normal there.
 LOAD = ("util_pct", "fan_pct", "power_w")
-#: Counters whose fall to a lower value is a reset.
+#: Samples that noise is judged by at least, and the share of them that must be known at unchanged load.
+NOISE_SAMPLES, NOISE_KNOWN = 20, 0.3
+#: Samples that show how much a load changes by itself.
+FIRST_SAMPLES = 90
 #: From so many targets on, counters that start again on most of them at once are told of none.
 FLEET_TARGETS = 16
+#: Counters whose fall to a lower value is a reset.
 COUNTERS = ("energy_j_total", "ecc_corrected_total", "pcie_replay_total", "throttle_power_us_total",
             "throttle_thermal_us_total", "link_errors_total")  # fmt: skip
 
@@ -44,7 +48,7 @@ class SensorThresholds:
 
     Attributes
     ----------
-    stuck_s, stuck_moves: no movement for so long while peers moved so often. missing_s: unknown for so long
+    stuck_s, stuck_moves: no movement for so long, and until peers have moved so often. missing_s: unknown for so long
     after having been known, while peers are known. noisy_times, noisy_step: typical step between samples against
     its peers', and at least so many units. hold_s, clear_s: for how long readings are noisy or impossible.
     """
@@ -127,48 +131,55 @@ class SensorDetector:
             yield from self._say(grid, spell, column, "missing", "is no longer reported, its peers' is", 1.0)
 
     def _stuck(self, grid: Grid, column: str, values: FloatArray, move: float, clear: int) -> Iterable[Finding]:
-        width = cells(self.thresholds.stuck_s, grid.interval_s, 10)
-        if len(values) <= width:
+        """Evidence grows while a reading stands still: how often its peers have moved since it last did."""
+        limits = self.thresholds
+        least = cells(limits.stuck_s, grid.interval_s, 10)
+        if len(values) <= least:
             return
+        steady = values.copy()
+        steady[1:] = np.where(np.isnan(values[1:]), values[:-1], values[1:])
         steps = np.zeros(values.shape)
-        steps[1:] = np.abs(np.diff(values, axis=0)) >= move
-        unknown = np.isnan(values)
-        moves = _trailing(steps, width)
-        blind = _trailing(unknown.astype(float), width)
-        usual = self._usual_moves(grid, moves, width)
-        itself = np.maximum.accumulate(moves, axis=0)
-        on = (moves == 0) & (usual >= self.thresholds.stuck_moves) & (blind == 0)
-        on &= itself >= 0.3 * self.thresholds.stuck_moves
-        on[:width] = False
+        steps[1:] = np.abs(np.diff(steady, axis=0)) >= move
+        rate = self._usual_rate(grid, steps, max(least, 30))
+        # What peers did, summed since the own last movement or the last time nothing was known.
+        index = np.arange(len(values))[:, None]
+        since = np.maximum.accumulate(np.where((steps > 0) | np.isnan(steady), index, 0), axis=0)
+        total = np.cumsum(rate, axis=0)
+        expected = total - np.take_along_axis(total, since, axis=0)
+        moved_before = np.cumsum(steps, axis=0) >= 0.3 * limits.stuck_moves
+        on = (index - since >= least) & (expected >= limits.stuck_moves) & moved_before
         for spell in spells(on, 1, clear):
-            text = f"has not moved for {self.thresholds.stuck_s / 60:.0f} min while its peers moved "
-            text += f"{float(usual[spell.said, spell.target]):.0f} times"
-            yield from self._say(grid, spell, column, "stuck", text, float(usual[spell.said, spell.target]))
+            minutes = float(spell.said - since[spell.said, spell.target]) * grid.interval_s / 60
+            moves = float(expected[spell.said, spell.target])
+            text = f"has not moved for {minutes:.0f} min while its peers moved {moves:.0f} times"
+            yield from self._say(grid, spell, column, "stuck", text, moves)
 
-    def _usual_moves(self, grid: Grid, moves: FloatArray, width: int) -> FloatArray:
-        """What peers under a like load do: the quietest fifth of them, so that a quiet class is not called stuck."""
+    def _usual_rate(self, grid: Grid, steps: FloatArray, width: int) -> FloatArray:
+        """Movements per cell of peers under a like load, the quietest fifth of them: a quiet class is not stuck."""
+        rates = _trailing(steps, width) / width
+        rates[:width] = np.nan
         util = grid.column("util_pct", forward_cells=1)
         busy = np.zeros(grid.shape, dtype=bool) if util is None else _trailing(np.nan_to_num(util), width) / width > 30
-        usual = np.zeros(moves.shape)
+        usual = np.zeros(rates.shape)
         for side in (busy, ~busy):
-            inside = np.where(side, moves, np.nan)
-            counted = side.sum(axis=1) >= 3
+            counted = (side.sum(axis=1) >= 3) & (np.arange(len(rates)) >= width)
             if counted.any():
-                low = np.nanquantile(inside[counted], 0.2, axis=1)
+                low = np.nanquantile(np.where(side, rates, np.nan)[counted], 0.2, axis=1)
                 usual[counted] = np.where(side[counted], low[:, None], usual[counted])
         return usual
 
     def _noisy(self, grid: Grid, column: str, values: FloatArray, clear: int) -> Iterable[Finding]:
-        width = cells(self.thresholds.noisy_s, grid.interval_s, 10)
+        width = cells(self.thresholds.noisy_s, grid.interval_s, NOISE_SAMPLES)
         if len(values) <= width:
             return
-        # Second differences: a ramp is no noise.
-        jumps = np.full(values.shape, np.nan)
-        jumps[2:] = np.abs(values[2:] - 2 * values[1:-1] + values[:-2])
+        jumps = self._jumps(grid, values)
         typical = np.full(values.shape, np.nan)
         stride = max(1, width // 4)
         for t in range(width, len(values), stride):
-            typical[t : t + stride] = sorted_median(jumps[t - width : t].T)
+            part = jumps[t - width : t].T
+            middle = sorted_median(part)
+            middle[np.isfinite(part).sum(axis=1) < NOISE_KNOWN * width] = np.nan
+            typical[t : t + stride] = middle
         peers = sorted_median(typical)[:, None]
         own = np.fmin.accumulate(np.nan_to_num(typical, nan=np.inf), axis=0)
         limits = self.thresholds
@@ -181,6 +192,28 @@ class SensorDetector:
             text = f"jumps {float(typical[spell.said, spell.target]):.1f} from sample to sample, its peers "
             text += f"{float(peers[spell.said, 0]):.1f}"
             yield from self._say(grid, spell, column, "noisy", text, min(ratio, 1e6))
+
+    def _jumps(self, grid: Grid, values: FloatArray) -> FloatArray:
+        """Second differences of a reading, [T, D]: a ramp is no noise, nor is what follows a change of load.
+
+        A target is asked at its own times: an empty cell between two samples is not unknown, it is the last sample.
+        """
+        steady = values.copy()
+        steady[1:] = np.where(np.isnan(values[1:]), values[:-1], values[1:])
+        jumps = np.full(values.shape, np.nan)
+        jumps[2:] = np.abs(steady[2:] - 2 * steady[1:-1] + steady[:-2])
+        for name, share in (("power_w", 0.1), ("util_pct", 0.2)):
+            load = grid.column(name, forward_cells=1)
+            if load is None:
+                continue
+            change = np.abs(np.diff(load, axis=0))
+            usual = np.nan_to_num(sorted_median(change[:FIRST_SAMPLES].T))
+            with np.errstate(invalid="ignore"):
+                moved = change > np.fmax(share * np.fmax(load[1:], load[:-1]), 4 * usual)
+            for shift in (1, 2):
+                jumps[shift + 1 :][moved[: len(moved) - shift]] = np.nan
+            jumps[1:][moved] = np.nan
+        return jumps
 
     def _resets(self, grid: Grid) -> Iterable[Finding]:
         fell = np.zeros(grid.shape, dtype=bool)

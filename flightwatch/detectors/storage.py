@@ -9,7 +9,7 @@ import numpy as np
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope
 from flightwatch.detectors.contract import Finding, Frames, Needs
-from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.grouped import FloatArray, sorted_median, trailing_mean
 from flightwatch.detectors.series import Grid, Spell, cells, first_median, grid_of, robust_sigma, spells
 from flightwatch.detectors.statement import About, state_findings
 
@@ -81,30 +81,41 @@ class StorageDetector:
             log_ms = np.log(np.where(latency > 0, latency, np.nan))
         change = log_ms - first_median(log_ms, limits.baseline_samples)
         change[: limits.minimum_samples] = np.nan
+        hold, clear = cells(limits.hold_s, grid.interval_s, 3), cells(limits.clear_s, grid.interval_s, 3)
+        # Single answers scatter by their nature: what is judged is the mean of the hold time.
+        change = trailing_mean(change, hold)
         sigma = robust_sigma(change, 0.15)
         with np.errstate(invalid="ignore"):
-            slow = (change > np.log(limits.times)) & (change > limits.z * sigma) & (latency > limits.minimum_ms)
-        hold, clear = cells(limits.hold_s, grid.interval_s, 3), cells(limits.clear_s, grid.interval_s, 3)
+            slow = (change > np.log(limits.times)) & (change > limits.z * sigma)
+            slow &= trailing_mean(latency, hold) > limits.minimum_ms
+        hold = 2
         by_target: dict[object, list[int]] = {}
         for d, key in enumerate(grid.keys_D):
             by_target.setdefault(key[1] if len(key) > 1 else column, []).append(d)
-        slow &= ~self._busy(grid, by_target)
+        excused = np.log(self._load(grid, by_target))
+        with np.errstate(invalid="ignore"):
+            # A target that takes ten times the load may take ten times as long; a node's own path may not.
+            shared_slow = slow & (change - excused > np.log(limits.times))
         for name, members in by_target.items():
             clients = len({grid.keys_D[d][0] for d in members})
-            crowd = slow[:, members].mean(axis=1) >= limits.shared
+            crowd = shared_slow[:, members].mean(axis=1) >= limits.shared
+            taken = slow[:, members].mean(axis=1) >= limits.shared
             if clients >= 3:
                 for spell in spells(crowd[:, None], hold, clear):
                     yield from self._shared(grid, column, str(name), members, latency, change, spell)
-            own = slow[:, members] & ~(crowd[:, None] if clients >= 3 else False)
+            own = slow[:, members] & ~taken[:, None] if clients >= 3 else shared_slow[:, members]
             usual = sorted_median(change[:, members])[:, None] if clients >= 3 else 0.0
             with np.errstate(invalid="ignore"):
                 own = own & (change[:, members] - np.nan_to_num(usual) > np.log(limits.times))
             for spell in spells(own, hold, clear):
                 yield from self._node(grid, column, members[spell.target], latency, change, spell)
 
-    def _busy(self, grid: Grid, by_target: dict[object, list[int]]) -> np.ndarray:
-        """Say where load has grown along with latency: a target's operations and bytes over all its clients."""
-        busy = np.zeros(grid.shape, dtype=bool)
+    def _load(self, grid: Grid, by_target: dict[object, list[int]]) -> FloatArray:
+        """Return how many times its earlier load a target takes, at least 1: operations and bytes of all its clients.
+
+        Below `load_times` it counts as none.
+        """
+        load = np.ones(grid.shape)
         for name in ("read_ops_total", "write_ops_total", "read_bytes_total", "write_bytes_total"):
             grown = grid.deltas(name)
             if grown is None:
@@ -113,9 +124,8 @@ class StorageDetector:
                 total = np.nansum(grown[:, members], axis=1, keepdims=True)
                 total[0] = np.nan
                 usual = np.maximum(first_median(total, self.thresholds.baseline_samples), 1.0)
-                with np.errstate(invalid="ignore"):
-                    busy[:, members] |= np.nan_to_num(total / usual) > self.thresholds.load_times
-        return busy
+                load[:, members] = np.fmax(load[:, members], total / usual)
+        return np.where(load > self.thresholds.load_times, load, 1.0)
 
     def _shared(
         self,
