@@ -245,7 +245,7 @@ def _traces(chart: Strip) -> list[dict[str, Any]]:
 
 def _value_axis(unit: str) -> dict[str, Any]:
     axis = {"ticksuffix": f" {unit}" if unit else "", "gridcolor": _GRID, "zeroline": False, "automargin": True}
-    return axis | (_PLAIN if unit else {})
+    return {**axis, **_PLAIN} if unit else axis
 
 
 def _layout(*, legend: bool) -> dict[str, Any]:
