@@ -131,17 +131,17 @@ def _latest_wide(
         for column in TABLES[table].columns
         if column.nullable and column.type in ("f32", "f64", "u32", "u64", "u8")
     ]
-    # tuple() keeps a NULL that is newer than a value: "unknown now" is not "as it was".
-    picks = ", ".join(f"argMax(tuple({column.name}), ts).1 AS {column.name}" for column in numeric)
-    group = ", ".join(keys)
-    tail = f"GROUP BY {group} ORDER BY {group}" if keys else "HAVING count() > 0"
+    # The newest row as it is: "unknown now" is not "as it was".
+    picks = ", ".join([*keys, *(column.name for column in numeric)])
+    each = f" BY {', '.join(keys)}" if keys else ""
     rows = store.rows(
         f"""
-        SELECT {f"{group}," if keys else ""} {picks}, {_AGE} AS age_seconds
-        FROM flightwatch.{table} WHERE {_LATEST} {tail}
+        SELECT {picks}, dateDiff('millisecond', ts, now64(3)) / 1000 AS age_seconds
+        FROM flightwatch.{table} WHERE {_LATEST} ORDER BY ts DESC LIMIT 1{each}
         """,
         window,
     )
+    rows = sorted(rows, key=lambda row: tuple(row[key] for key in keys))
     readings = []
     for row in rows:
         name = " ".join(str(row[key]) for key in keys)

@@ -24,48 +24,73 @@ def jobs(store: Store) -> list[dict[str, Any]]:
     Each row: cluster, job, run, attempts, ranks, reporting, expected (None unknown), nodes, step, step_us (median of
     the newest), slowest_us, tokens_per_s (None unknown), age_seconds, started, phase, findings (open).
     """
-    return store.rows(
+    found = store.rows(
         f"""
-        WITH newest AS (
-            SELECT cluster, job, run, rank, max(ts) AS at, argMax(tuple(node), version).1 AS node, max(step) AS step,
-                argMax(tuple(step_us), version).1 AS step_us, argMax(tuple(tokens), version).1 AS tokens
-            FROM flightwatch.rank_latest GROUP BY cluster, job, run, rank
-        ), steps AS (
-            SELECT cluster, job, run, count() AS ranks, max(at) AS newest_at, uniqExact(node) AS nodes,
-                countIf(at >= newest_at_of_run - toIntervalSecond({SILENT_SECONDS})) AS reporting, max(n.step) AS step,
-                quantileExactIf(0.5)(assumeNotNull(step_us), isNotNull(step_us)) AS middle_us,
-                    max(step_us) AS slowest_us,
-                countIf(isNotNull(step_us)) AS timed, sum(n.tokens) AS tokens, countIf(isNotNull(n.tokens)) AS counted
-            FROM (
-                SELECT *, max(at) OVER (PARTITION BY cluster, job, run) AS newest_at_of_run FROM newest
-            ) AS n GROUP BY cluster, job, run
-        ), placed AS (
-            SELECT cluster, job, run, uniqExact(rank) AS expected FROM flightwatch.placements GROUP BY cluster, job, run
-        ), phases AS (
-            SELECT cluster, job, uniqExact(run) AS attempts, min(ifNull(started_at, ts)) AS started,
-                argMax(toString(phase), ts) AS phase
-            FROM flightwatch.runs GROUP BY cluster, job
-        ), told AS (
-            SELECT job, countIf(state != 'cleared') AS open FROM (
-                SELECT id, ifNull(toString(argMax(tuple(job), (ts, src_offset)).1), '') AS job,
-                    argMax(state, (ts, src_offset)) AS state
-                FROM flightwatch.findings WHERE ts > now64(3) - INTERVAL 7 DAY GROUP BY id
-            ) GROUP BY job
-        )
-        SELECT s.cluster AS cluster, s.job AS job, s.run AS run, greatest(p.attempts, 1) AS attempts, s.ranks AS ranks,
-            s.reporting AS reporting, nullIf(e.expected, 0) AS expected, s.nodes AS nodes, s.step AS step,
-            if(s.timed > 0, s.middle_us, NULL) AS step_us, s.slowest_us AS slowest_us,
-            if(s.counted > 0 AND s.timed > 0, s.tokens / nullIf(s.middle_us, 0) * 1e6, NULL) AS tokens_per_s,
-            dateDiff('millisecond', s.newest_at, now64(3)) / 1000 AS age_seconds,
-            if(p.attempts > 0, p.started, NULL) AS started, p.phase AS phase, t.open AS findings
-        FROM (SELECT * FROM steps ORDER BY newest_at DESC LIMIT 1 BY cluster, job) AS s
-        LEFT JOIN placed AS e ON e.cluster = s.cluster AND e.job = s.job AND e.run = s.run
-        LEFT JOIN phases AS p ON p.cluster = s.cluster AND p.job = s.job
-        LEFT JOIN told AS t ON t.job = s.job
-        WHERE s.newest_at > now64(3) - INTERVAL 30 DAY
-        ORDER BY s.newest_at DESC LIMIT 1000
+        SELECT cluster, job, run, count() AS ranks, uniqExact(node) AS nodes, max(n.step) AS step, max(ts) AS newest_at,
+            arrayCount(one -> one >= newest_at - toIntervalSecond({SILENT_SECONDS}), groupArray(ts)) AS reporting,
+            quantileExactIf(0.5)(assumeNotNull(step_us), isNotNull(step_us)) AS middle_us, max(step_us) AS slowest_us,
+            countIf(isNotNull(step_us)) AS timed, sum(n.tokens) AS tokens, countIf(isNotNull(n.tokens)) AS counted,
+            dateDiff('millisecond', newest_at, now64(3)) / 1000 AS age_seconds
+        FROM (
+            SELECT cluster, job, run, rank, node, step, ts, step_us, tokens FROM flightwatch.rank_latest
+            ORDER BY version DESC LIMIT 1 BY cluster, job, run, rank
+        ) AS n
+        GROUP BY cluster, job, run HAVING newest_at > now64(3) - INTERVAL 30 DAY
+        ORDER BY newest_at DESC LIMIT 1 BY cluster, job LIMIT 1000
         """
     )
+    if not found:
+        return []
+    expected, phased, told = _expected(store), _phased(store), _open_by_job(store)
+    rows = []
+    for row in found:
+        timed, phase = row["timed"] > 0, phased.get((row["cluster"], row["job"]))
+        rate = row["tokens"] / row["middle_us"] * 1e6 if row["counted"] and timed and row["middle_us"] else None
+        rows.append(
+            {name: row[name] for name in ("cluster", "job", "run", "ranks", "reporting", "nodes", "step", "slowest_us")}
+            | {
+                "attempts": max(1, phase["attempts"]) if phase else 1,
+                "expected": expected.get((row["cluster"], row["job"], row["run"])),
+                "step_us": row["middle_us"] if timed else None,
+                "tokens_per_s": rate,
+                "age_seconds": row["age_seconds"],
+                "started": phase["started"] if phase else None,
+                "phase": phase["phase"] if phase else "",
+                "findings": told.get(row["job"], 0),
+            }
+        )
+    return rows
+
+
+def _expected(store: Store) -> dict[tuple[str, str, str], int]:
+    rows = store.rows(
+        "SELECT cluster, job, run, uniqExact(rank) AS ranks FROM flightwatch.placements GROUP BY cluster, job, run"
+    )
+    return {(row["cluster"], row["job"], row["run"]): row["ranks"] for row in rows}
+
+
+def _phased(store: Store) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = store.rows(
+        """
+        SELECT cluster, job, uniqExact(run) AS attempts, min(ifNull(started_at, ts)) AS started,
+            argMax(toString(phase), ts) AS phase
+        FROM flightwatch.runs GROUP BY cluster, job
+        """
+    )
+    return {(row["cluster"], row["job"]): row for row in rows}
+
+
+def _open_by_job(store: Store) -> dict[str, int]:
+    rows = store.rows(
+        """
+        SELECT job, countIf(state != 'cleared') AS open FROM (
+            SELECT id, ifNull(toString(argMax(tuple(job), (ts, src_offset)).1), '') AS job,
+                argMax(state, (ts, src_offset)) AS state
+            FROM flightwatch.findings WHERE ts > now64(3) - INTERVAL 7 DAY GROUP BY id
+        ) GROUP BY job
+        """
+    )
+    return {row["job"]: row["open"] for row in rows}
 
 
 def slowest_ranks(store: Store, found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[int, float]]:
