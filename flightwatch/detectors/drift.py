@@ -23,7 +23,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from flightwatch.detectors.bursts import BurstLimits, recurring_bursts, single_steps
 from flightwatch.detectors.grouped import (
@@ -40,15 +39,15 @@ from flightwatch.detectors.grouped import (
     sorted_median,
     trailing_mean,
 )
-from flightwatch.detectors.layout import MINIMUM_PEERS
+from flightwatch.detectors.levels import far_levels
 
 #: Steps in one block.
 BLOCK = 5
 #: What is common to a group is read at its lower quartile, not its median: half of a small job's ranks can be on
 #: one slow host. A quartile lies this many sigmas below the centre of a normal distribution.
 COMMON_QUANTILE, COMMON_BIAS = 0.25, 0.6745
-#: Blocks in which a level is asked for every time.
-LEVEL_EAGER = 12
+#: In the first blocks only what is so many scatters, and so many drifts, above its peers is kept out of the baseline.
+EARLY_Z, EARLY_EFFECT = 8.0, 4.0
 #: Blocks over which a settled baseline moves.
 BASELINE_MEMORY = 120
 #: In groups smaller than this, the scatter about what is common is believed up to so many times the quiet ranks'
@@ -74,16 +73,16 @@ class DriftThresholds:
     """
 
     windows: tuple[tuple[int, float, float], ...] = (
-        (1, 9.0, 0.10),
-        (2, 8.0, 0.06),
-        (4, 7.0, 0.035),
-        (8, 6.5, 0.02),
-        (16, 5.3, 0.013),
-        (32, 5.2, 0.012),
+        (1, 8.6, 0.10),
+        (2, 7.6, 0.06),
+        (4, 6.6, 0.035),
+        (8, 6.2, 0.02),
+        (16, 5.0, 0.013),
+        (32, 4.9, 0.012),
     )
     floor: float = 0.0025
     drift: float = 0.01
-    cusum_log_odds: float = 20.0
+    cusum_log_odds: float = 18.0
     cusum_effect: float = 0.013
     level_z: float = 5.0
     level_effect: float = 0.03
@@ -208,8 +207,10 @@ def _follow(
         recent += np.where(known, deviation - recent, 0.0) / 8
         # What looks like a fault is neither learned as a level nor as scatter. Early baselines are rough: there only
         # what stands out clearly is kept out.
-        if t < limits.baseline_blocks:
-            suspect = (recent > np.maximum(1.2 * low, limits.drift)) & (t >= limits.minimum_blocks)
+        if t < limits.minimum_blocks:
+            suspect = (deviation > np.maximum(EARLY_Z * low, EARLY_EFFECT * limits.drift)) & (t > 2)
+        elif t < limits.baseline_blocks:
+            suspect = recent > np.maximum(1.2 * low, limits.drift)
         else:
             suspect = recent > np.maximum(0.6 * low, limits.drift / 2)
         if t >= 2:
@@ -217,12 +218,13 @@ def _follow(
             magnitude = np.abs(deviation)
             group_scatter = groups.to_ranks(groups.medians(magnitude) * bias)
             around = np.where(suspect, np.abs(deviation - own[t - 1]) / np.float32(np.sqrt(2)), magnitude)
-            rate = np.where(seen <= limits.baseline_blocks, 1 / np.maximum(seen, 1), 1 / 60)
+            # The first two blocks told no scatter.
+            rate = np.where(seen <= limits.baseline_blocks, 1 / np.maximum(seen - 2, 1), 1 / 60)
             if small:
                 widest = groups.to_ranks(SMALL_GROUP_SCATTER * bias * quiet_scatter(change, suspect, groups))
                 bound_R = np.where(np.isfinite(bound_R), bound_R, widest)
                 bound_R += np.where(np.isfinite(widest), rate * (widest - bound_R), 0.0)
-            target = np.fmax(np.fmin(group_scatter, bound_R), np.minimum(around, 3 * low))
+            target = np.fmax(np.fmin(group_scatter, bound_R), np.minimum(around, 3 * low)) / _early_error(t, limits)
             scatter_R += np.where(known & np.isfinite(target), rate * (target - scatter_R), 0.0)
         learned += fresh & ~suspect
         if t < limits.baseline_blocks:
@@ -233,6 +235,11 @@ def _follow(
             step[suspect] = 0.0
             base = np.where(np.isfinite(base), base + step, now).astype(blocks_TR.dtype)
     return own, sigma, bases, commons, learned_TR
+
+
+def _early_error(block: int, limits: DriftThresholds) -> float:
+    """How much more deviations scatter while the baseline is the median of fewer blocks than it will be."""
+    return float(np.sqrt((1 + 1.57 / block) / (1 + 1.57 / max(block, limits.baseline_blocks)))) if block else 1.0
 
 
 def _inflation(own_TR: FloatArray, sigma_TR: FloatArray, width: int = 8) -> float:
@@ -262,7 +269,7 @@ class Alarms:
 
 
 def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level: bool) -> Alarms:
-    """Run the four tests."""
+    """Run the four tests; the level test compares with peers, so it needs to know them."""
     shape = dev.own_TR.shape
     effect, score = np.zeros(shape, dtype=np.float32), np.zeros(shape, dtype=np.float32)
     path = np.zeros(shape, dtype=np.uint8)
@@ -275,7 +282,7 @@ def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level:
         mean = means.over(width)
         # The baseline has read every block before the window; its own error counts too.
         known = np.clip(np.arange(shape[0], dtype=np.float32) + 1 - width, limits.baseline_blocks, BASELINE_MEMORY // 2)
-        known_TR = np.maximum(np.minimum(known[:, None], dev.known_TR), limits.minimum_blocks)
+        known_TR = np.maximum(np.minimum(known[:, None], dev.known_TR), 2)
         spread = dev.sigma_TR * np.sqrt(np.float32(1 / width) + 1 / known_TR)
         spread = np.maximum(spread * _stretch(dev.inflation, width), limits.floor)
         z = mean / spread
@@ -290,17 +297,19 @@ def alarms(dev: Deviations, groups: Groups, limits: DriftThresholds, with_level:
     if peak > limits.cusum_effect:
         _accumulate(dev, means, limits, effect, score, path)
     if with_level:
-        _levels(dev, groups, limits, effect, score, path)
+        found = far_levels(dev.level_TR, dev.sigma_TR, groups, limits.level_z, limits.level_effect, limits.level_floor)
+        for mean, z, after in found:
+            _mark(after, mean, z, 4, effect, score, path)
     burst = BurstLimits(
         limits.minimum_blocks, limits.recurrence_bursts, limits.recurrence_effect, limits.recurrence_z,
         limits.recurrence_window,
     )  # fmt: skip
-    for found in (
+    for bursts in (
         recurring_bursts(dev.own_TR, dev.sigma_TR, dev.centred_SR, dev.usual_TR, dev.inflation, burst),
         single_steps(dev.sigma_TR, dev.centred_SR, dev.usual_TR, dev.inflation, burst) if limits.singles else None,
     ):
-        if found is not None:
-            _mark(found.on_TR, found.height_TR, found.score_TR, 8, effect, score, path)
+        if bursts is not None:
+            _mark(bursts.on_TR, bursts.height_TR, bursts.score_TR, 8, effect, score, path)
     return Alarms(path > 0, effect, score, path)
 
 
@@ -354,52 +363,3 @@ def _accumulate(
     strength = np.sqrt(2 * np.minimum(evidence, 1e6))
     estimate = np.where(np.isfinite(half), half, dev.own_TR)
     _mark(where, estimate.astype(np.float32), strength.astype(np.float32), 2, effect, score, path)
-
-
-def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[FloatArray, FloatArray]:
-    """Return the scatter between peers per rank, pooled over the job and shrunk to it, and the z limit's degrees of
-    freedom per rank."""
-    large = groups.size_G >= MINIMUM_PEERS
-    in_large = groups.members_of(large)
-    bias = small_group_factor(groups)
-    own = groups.medians(np.abs(level_TR)) * bias * MAD_TO_SIGMA
-    pooled = sorted_median(np.abs(level_TR[:, in_large])) * MAD_TO_SIGMA
-    weight = groups.size_G / (groups.size_G + 16.0)
-    mixed = np.sqrt(weight * own**2 + (1 - weight) * pooled[:, None] ** 2)
-    # A few peers that happen to lie close say little: never below what the whole job scatters.
-    sigma = groups.to_ranks(np.maximum(np.maximum(mixed, pooled[:, None]), floor))
-    freedom = np.full(level_TR.shape[1], max(1.0, 0.6 * (in_large.sum() - large.sum())))
-    return sigma, freedom
-
-
-def _levels(
-    dev: Deviations, groups: Groups, limits: DriftThresholds, effect: FloatArray, score: FloatArray, path: np.ndarray
-) -> None:
-    in_large = groups.members_of(groups.size_G >= MINIMUM_PEERS)
-    if not in_large.any() or len(dev.level_TR) < 2:
-        return
-    means = TrailingMeans(dev.level_TR)
-    blocks = len(dev.level_TR)
-    # A level does not hurry: every block at first, every fourth later.
-    asked = np.array([t for t in range(blocks - 1) if t < LEVEL_EAGER or t % 4 == 0])
-    for width in (1, 4):
-        if blocks <= width:
-            continue
-        mean = means.over(width)[asked]
-        sigma, freedom = level_sigma(mean, groups, limits.level_floor * (2 if width == 1 else 1))
-        # With few peers the scatter itself is uncertain: Student's quantile, not the normal one.
-        limit = np.maximum(limits.level_z * (1.6 if width == 1 else 1), stats.t.isf(3e-7, freedom))
-        z = (mean / sigma).astype(np.float32)
-        with np.errstate(invalid="ignore"):
-            far = (z > limit) & (mean > limits.level_effect * (4 if width == 1 else 1)) & in_large
-            far &= dev.level_TR[asked + 1] > 0.6 * mean
-        if not far.any():
-            continue
-        # A rank that is noisier than its peers scatters more than they do: its own error counts too.
-        own = dev.sigma_TR[asked]
-        extra = np.maximum(own**2 - groups.to_ranks(groups.medians(own)) ** 2, 0.0) / width
-        z = (mean / np.sqrt(sigma**2 + extra)).astype(np.float32)
-        far &= z > limit
-        after, means_TR, z_TR = np.zeros(path.shape, dtype=bool), np.zeros_like(effect), np.zeros_like(score)
-        after[asked + 1], means_TR[asked + 1], z_TR[asked + 1] = far, mean, z
-        _mark(after, means_TR, z_TR, 4, effect, score, path)

@@ -10,6 +10,7 @@ job and names no node; port counters do).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,14 +45,27 @@ SECOND_FIT = 0.6
 
 
 def link_findings(
-    detector: str, version: str, run: RunSteps, channel: Channel, frames: Frames, limits: TargetLimits
+    detector: str, version: str, run: RunSteps, channels: Mapping[str, Channel], frames: Frames, limits: TargetLimits
 ) -> list[Finding]:
     """Return findings of class `link` for one run; `port_samples` break ties that steps alone cannot."""
-    found = _from_steps(detector, version, run, channel, limits)
+    found = _without_victims(_from_steps(detector, version, run, channels["transfer"], limits), run, channels)
     if any(one.scope == FindingScope.JOB for one in found):
         ports = PortDetector().score(frames)
         found = [_named_by_ports(one, ports, run) for one in found]
     return found
+
+
+def _without_victims(found: list[Finding], run: RunSteps, channels: Mapping[str, Channel]) -> list[Finding]:
+    """Leave out what began with slow computing, data or launching, where transfers were not measured.
+
+    Worked out as the shortest time of each group they hold what a whole group waits for somebody outside of it.
+    """
+    if not found or run.is_measured("transfer_us") or run.is_measured("wait_us"):
+        return found
+    begun = [one.begin for name, channel in channels.items() if name != "transfer" for one in channel.episodes]
+    steps = [int(run.steps_S[min(begin * BLOCK, len(run.steps_S) - 1)]) for begin in begun]
+    near = (SAME_CAUSE_BLOCKS + 1) * BLOCK
+    return [one for one in found if not any(abs(int(one.first_step or 0) - step) <= near for step in steps)]
 
 
 def _named_by_ports(finding: Finding, ports: list[Finding], run: RunSteps) -> Finding:

@@ -61,6 +61,10 @@ class RunSteps:
             self._cache[name] = filled(self, name, self._source.dense) if name in SPLIT else self._source.dense(name)
         return self._cache[name]
 
+    def is_measured(self, name: str) -> bool:
+        """Say whether a column was reported, not worked out from others."""
+        return self._source.dense(name) is not None
+
     def columns(self, prefix: str) -> list[str]:
         """Return the names of flattened map columns `prefix.*`."""
         return [str(name) for name in self._source.names() if str(name).startswith(prefix + ".")]

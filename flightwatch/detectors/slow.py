@@ -83,7 +83,7 @@ class SlowDetector:
         if "compute" in channels:
             found += stage_findings(self.name, self.version, run, channels["compute"], frames, self.thresholds.targets)
         if "transfer" in channels:
-            found += link_findings(self.name, self.version, run, channels["transfer"], frames, self.thresholds.targets)
+            found += link_findings(self.name, self.version, run, channels, frames, self.thresholds.targets)
         return found
 
 

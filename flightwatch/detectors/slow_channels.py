@@ -125,9 +125,8 @@ def score_channels(run: RunSteps, limits: ChannelLimits) -> dict[str, Channel]:
             log_time = np.log(np.where(compute > 0, compute, np.nan)).astype(np.float32)
         log_time = _mask(log_time, usable)
         log_time = without_work(run, log_time, role)
-        found["compute"] = _score(
-            "compute", log_time, compute, role, compared(run.layout, role), limits.compute, run.layout.known
-        )
+        pool = compared(run.layout, role)
+        found["compute"] = _score("compute", log_time, compute, role, pool, limits.compute, run.layout.known)
     scale = step_scale(run)
     if scale is None:
         return found
