@@ -18,7 +18,7 @@ from flightwatch.core.vocabulary import ExitCode
 
 _log = logging.getLogger(__name__)
 #: Parsers that find something in almost any text.
-_LOGS = frozenset(("log", "journal"))
+_LOGS = frozenset(("log", "journal", "tool-failure"))
 _SHOWN = 120
 
 

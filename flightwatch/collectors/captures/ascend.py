@@ -17,9 +17,8 @@ from flightwatch.collectors.captures.device_rows import (
     SENSOR_COLUMNS,
     Device,
     extra_name,
-    total,
 )
-from flightwatch.collectors.captures.quantities import NOT_SUPPORTED, quantity, reason_for, text_or_none
+from flightwatch.collectors.captures.quantities import quantity, text_or_none
 from flightwatch.core.protocols import CaptureContext, Note, Row
 
 _HEALTHY = ("ok", "healthy", "good", "normal")
@@ -54,7 +53,7 @@ class NpuSmiInfo(BoxReport):
 
     def further(self, device: Device, cells: Mapping[str, str]) -> None:
         """Read memory and health; HBM is the memory of chips that have it, DDR of the others."""
-        kind = "hbm" if to_int(cells.get("hbm_total", "")) else "ddr"
+        kind = "hbm" if to_int(cells.get("hbm_total", "")) or not to_int(cells.get("ddr_total", "")) else "ddr"
         for column, name in (("mem_used_bytes", "used"), ("mem_total_bytes", "total")):
             device.set(column, cells.get(f"{kind}_{name}"), "MB")
         health = text_or_none(cells.get("health"))
@@ -175,11 +174,8 @@ class NpuSmiType:
                 device.extra_value(extra_name("npu_smi", key.replace("(%)", "_pct")), float(text))
         for column, keys in self._SUMS.items():
             cells = [block.fields[key] for key in keys if key in block.fields]
-            value = total(quantity(text, "count").value for text in cells)
-            if value is not None:
-                device.put(column, value)
-            elif cells:
-                device.unknown(column, reason_for(cells[0]) or NOT_SUPPORTED)
+            if cells:
+                device.put_total(column, [quantity(text, "count") for text in cells])
 
     def _fact(self, device: Device, name: str, text: str) -> None:
         value = text_or_none(text)

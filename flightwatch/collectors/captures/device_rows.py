@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from flightwatch.collectors.captures.base import make_row
 from flightwatch.collectors.captures.quantities import (
     ABSENT,
     MALFORMED,
+    NOT_READABLE,
     NOT_SUPPORTED,
     OVERFLOW,
+    UNKNOWN_UNIT,
+    Quantity,
     quantity,
     reason_for,
     text_or_none,
@@ -57,6 +60,8 @@ _PLAUSIBLE: dict[str, tuple[float, float]] = {
     "dram_active_ratio": (0, 1.01),
 }
 _LIMITS = {"u8": 2**8, "u16": 2**16, "u32": 2**32, "u64": 2**64}
+#: Reasons for which a value exists and is not known.
+_UNREAD = (NOT_READABLE, MALFORMED, UNKNOWN_UNIT, OVERFLOW)
 _QUALITY_ORDER = ("stale", "implausible", "partial")
 _EXTRA_NAME = re.compile(r"[^a-z0-9]+")
 
@@ -161,6 +166,18 @@ class Device:
                 self._counters[name] = value
         elif math.isfinite(value):
             self._extra[name] = float(value)
+
+    def put_total(self, column: str, parts: Sequence[Quantity]) -> None:
+        """Set a column to the sum of its parts; NULL when one of them is there and could not be read.
+
+        A part that the device does not have is no part of the sum.
+        """
+        unread = next((part.reason for part in parts if part.reason in _UNREAD), None)
+        value = total(part.value for part in parts) if unread is None else None
+        if value is not None:
+            self.put(column, value)
+        else:
+            self.unknown(column, unread or ((parts[0].reason or NOT_SUPPORTED) if parts else ABSENT))
 
     def flag(self, quality: str, text: str) -> None:
         """Mark the row (stale, implausible, partial) and say why."""

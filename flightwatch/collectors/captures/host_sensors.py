@@ -130,7 +130,8 @@ class SensorSheet:
         supplies = [
             sensor for sensor in watts
             if (_SUPPLY.search(sensor.label) or _SUPPLY.search(sensor.chip)) and not _SUPPLY_OUTPUT.search(sensor.label)
-            and sensor.status != "absent"
+            # IPMI says "na" of an empty slot and of a supply that does not answer alike.
+            and (sensor.status != "absent" or sensor.chip == "ipmi")
         ]  # fmt: skip
         known = [sensor.value for sensor in supplies if sensor.value is not None]
         unread = any(

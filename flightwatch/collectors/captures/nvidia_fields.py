@@ -19,7 +19,6 @@ from flightwatch.collectors.captures.quantities import (
     ABSENT,
     DEPRECATED,
     NOT_READABLE,
-    NOT_SUPPORTED,
     quantity,
     reason_for,
     text_or_none,
@@ -172,12 +171,9 @@ def _put_sum(
         # The last part is printed whenever another one is: without it the report was cut, and there is no sum.
         device.unknown(column, ABSENT)
         return
-    reads = [(text, quantity(text, unit)) for text in (first(fields, paths)[0] for paths in parts) if text is not None]
-    value = total(read.value for _, read in reads)
-    if value is not None:
-        device.put(column, value)
-    elif reads:
-        device.unknown(column, reads[0][1].reason or NOT_SUPPORTED)
+    reads = [quantity(text, unit) for text in (first(fields, paths)[0] for paths in parts) if text is not None]
+    if reads:
+        device.put_total(column, reads)
     else:
         device.unknown(column, (reason_for(fallback) if fallback else None) or ABSENT)
 

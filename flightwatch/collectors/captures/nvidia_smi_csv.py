@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, ClassVar
 
-from flightwatch.collectors.captures.base import Lines, head_text, to_int
+from flightwatch.collectors.captures.base import Lines, head_text, make_row, to_int
 from flightwatch.collectors.captures.device_rows import (
     CONFIG_COLUMNS,
     EVENT_COLUMNS,
@@ -15,19 +15,18 @@ from flightwatch.collectors.captures.device_rows import (
     Device,
     extra_name,
     stated_time,
-    total,
     utc_note,
 )
 from flightwatch.collectors.captures.nvidia_names import QUERY_COLUMNS, QUERY_NULL_NOTES
 from flightwatch.collectors.captures.quantities import (
     ABSENT,
     NOT_READABLE,
-    NOT_SUPPORTED,
     quantity,
     reason_for,
     text_or_none,
     yes_no,
 )
+from flightwatch.collectors.captures.tool_failures import failure_of
 from flightwatch.core.protocols import CaptureContext, Note, Row
 
 Cells = dict[str, tuple[str, str]]
@@ -91,6 +90,7 @@ _HEADER = re.compile(r"\s*(.*?)\s*(?:\[([^\]]*)\])?\s*")
 #: Queries about processes and pages have other columns besides the device's name.
 _OTHER_QUERIES = frozenset(("pid", "used_gpu_memory", "retired_pages.address", "gpu_instance_id", "max_memory_usage"))
 _HEADER_LIMIT = 40_000
+_COMMA = re.compile(r"^(\s*-?\d{1,15}),(\d{1,15})(?=\s*[A-Za-z%]*\s*$)", re.ASCII)
 _VALUE = re.compile(r"\[|.{0,80}\d")
 _FIELD = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
 _IDENTITY_ONLY = frozenset(("name", "gpu_name", "uuid", "gpu_uuid", "serial", "gpu_serial", "pci.bus_id", "gpu_bus_id",
@@ -126,20 +126,26 @@ class NvidiaSmiCsv:
         """Yield a device row per line."""
         lines = Lines(stream)
         header: list[tuple[str, str]] | None = None
+        delimiter = ","
         told_utc = False
         counted = 0
         for number, line in lines:
             found = _find_header([line])
             if found is not None:
-                header = found
+                header, delimiter = found
                 continue
             if header is None or not line.strip():
                 continue
-            row = next(csv.reader([line], skipinitialspace=True), [])
+            row = _cells(line, delimiter)
+            if len(row) < len(header) and (failure := failure_of(line[:300])) is not None:
+                yield from self._failed(failure, line, number, context)
+                continue
             if len(row) < len(header):
                 yield Note("error", f"line {number}", f"{len(row)} cells under a header of {len(header)}: the line is "
                            "cut off; its last cell was not used")  # fmt: skip
                 row = row[:-1]
+                if not row:
+                    continue
             elif len(row) > len(header):
                 yield Note("error", f"line {number}", f"{len(row)} cells under a header of {len(header)}: skipped")
                 continue
@@ -154,23 +160,42 @@ class NvidiaSmiCsv:
             yield Note("warning", "", "the table holds no device")
         yield from lines.notes
 
+    def _failed(
+        self, failure: tuple[str, str | None], line: str, number: int, context: CaptureContext
+    ) -> Iterator[Row | Note]:
+        """Tell of a device that stands in the table only as the tool's complaint."""
+        code, address = failure
+        text = "".join(char if char.isprintable() else "?" for char in line.strip()[:300])
+        yield Note("error", f"line {number}", f"the tool says: {text}")
+        attrs = {"pci_bus_id": address} if address else {}
+        values = {"source": "agent", "code": code, "severity": "critical", "message": text}
+        yield make_row("events", self.CARRIES, context, {**values, "attrs": attrs})
 
-def _find_header(lines: list[str]) -> list[tuple[str, str]] | None:
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    """Split a line; a spreadsheet that separates by semicolons writes `250,5` for 250.5."""
+    cells = next(csv.reader([line], delimiter=delimiter, skipinitialspace=True), [])
+    return [_COMMA.sub(r"\1.\2", cell) for cell in cells] if delimiter == ";" else cells
+
+
+def _find_header(lines: list[str]) -> tuple[list[tuple[str, str]], str] | None:
+    """Find the line of field names; return them with their units, and what separates the cells."""
     for place, line in enumerate(lines):
         if len(line) > _HEADER_LIMIT or ("," not in line and "." not in line):
             continue
-        found = [_split_header(cell) for cell in line.split(",")]
+        delimiter = max(",;\t", key=line.count)
+        found = [_split_header(cell) for cell in _cells(line, delimiter)]
         names = {name for name, _ in found}
         known = names & _KNOWN_FIELDS
         readings = known - _IDENTITY_ONLY
         if not all(names) or names & _OTHER_QUERIES or not (readings or names & _IDENTITY_FIELDS):
             continue
         if len(found) > 1 and len(known) >= 2:
-            return found
+            return found, delimiter
         # A single field: a list of field names alone, one a line, is no table.
         after = lines[place + 1].strip() if place + 1 < len(lines) else "0"
         if len(found) == 1 and known and _VALUE.match(after) and not _FIELD.fullmatch(after):
-            return found
+            return found, delimiter
     return None
 
 
@@ -214,12 +239,7 @@ def _device(cells: Cells, number: int, carries: Mapping[str, tuple[str, ...]], c
 
 def _sum(device: Device, column: str, parts: list[tuple[str, str]]) -> None:
     unit = "us" if column.endswith("_us_total") else "count"
-    reads = [quantity(text, unit, header_unit) for text, header_unit in parts]
-    value = total(read.value for read in reads)
-    if value is not None:
-        device.put(column, value)
-    else:
-        device.unknown(column, (reads[0].reason or NOT_SUPPORTED) if reads else ABSENT)
+    device.put_total(column, [quantity(text, unit, header_unit) for text, header_unit in parts])
 
 
 def _mode_and_throttle(device: Device, cells: Cells, address: str) -> None:

@@ -91,6 +91,7 @@ LOG_PARSERS: tuple[tuple[str, str], ...] = (
     ("journal", "journal_export:JournalExport"),
     ("nccl-tests", "nccl_tests:NcclTests"),
     ("log", "text_log:TextLog"),
+    ("tool-failure", "tool_failures:ToolFailure"),
 )
 
 PARSERS: tuple[tuple[str, str], ...] = (*DEVICE_PARSERS, *HOST_PARSERS, *LOG_PARSERS)

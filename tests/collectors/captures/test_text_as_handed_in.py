@@ -156,3 +156,65 @@ def test_a_ras_report_without_its_list_is_not_healthy(tmp_path: Path) -> None:
 def test_nul_bytes_are_told(tmp_path: Path) -> None:
     _, notes, _ = inspected(tmp_path / "dmesg.log", b"\0" * 100_000 + XID + b"\0" * 50)
     assert [note.text[:15] for note in notes if "NUL" in note.text] == ["100050 NUL byte"]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "address"),
+    [
+        ("No devices were found", "device:none_found", None),
+        ("Failed to initialize NVML: Driver/library version mismatch", "device:no_driver", None),
+        ("ERROR:root:Driver not initialized (amdgpu not found in modules)", "device:no_driver", None),
+        ("dcmi model initialized failed, because the device is used. ret is -8020", "device:no_driver", None),
+        (
+            "Unable to determine the device handle for GPU0000:3B:00.0: Unknown Error",
+            "device:unreadable",
+            "0000:3B:00.0",
+        ),
+        ("bash: rocm-smi: command not found", "tool:not_installed", None),
+    ],
+)
+def test_a_tool_without_devices_says_why(text: str, code: str, address: str | None, tmp_path: Path) -> None:
+    rows, _, exit_code = inspected(tmp_path / "x.txt", text.encode() + b"\n")
+    assert exit_code == ExitCode.DONE
+    (event,) = (row.values for row in rows)
+    assert (event["code"], event["message"]) == (code, text)
+    assert isinstance(event["attrs"], dict)
+    assert event["attrs"].get("pci_bus_id") == address
+
+
+def test_a_lost_device_inside_a_table_is_told_and_is_no_row(tmp_path: Path) -> None:
+    lost = b"Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.\n"
+    rows, notes, code = inspected(tmp_path / "x.csv", b"index, name, temperature.gpu\n0, NVIDIA H100, 40\n" + lost)
+    assert [row.values["device"] for row in rows if row.table == "device_samples"] == [0]
+    assert [row.values["code"] for row in rows if row.table == "events"] == ["device:unreadable"]
+    assert code == ExitCode.MALFORMED
+    assert any("GPU is lost" in note.text for note in notes)
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '"index","name","power.draw [W]"\n"0","NVIDIA, H100","250.5 W"\n',
+        "index;name;power.draw [W]\n0;NVIDIA, H100;250,5 W\n",
+        "index\tname\tpower.draw [W]\n0\tNVIDIA, H100\t250.5 W\n",
+    ],
+)
+def test_a_table_that_a_spreadsheet_saved_anew_is_read(table: str, tmp_path: Path) -> None:
+    rows, _, code = inspected(tmp_path / "x.csv", table.encode())
+    values = next(row.values for row in rows if row.table == "device_samples")
+    assert (values["device"], values["model"], values["power_w"]) == (0, "NVIDIA, H100", 250.5)
+    assert code == ExitCode.DONE
+
+
+@pytest.mark.parametrize(("word", "total"), [("Unknown Error", None), ("N/A", 1)])
+def test_a_sum_with_a_part_that_could_not_be_read_is_unknown(word: str, total: int | None, tmp_path: Path) -> None:
+    table = f"index, remapped_rows.correctable, remapped_rows.uncorrectable\n0, 1, [{word}]\n"
+    rows, _, _ = inspected(tmp_path / "x.csv", table.encode())
+    assert [row.values["remapped_rows_total"] for row in rows if row.table == "device_samples"] == [total]
+
+
+def test_supplies_of_which_one_gives_no_reading_have_no_sum(tmp_path: Path) -> None:
+    limits = " | na" * 6
+    table = f"PSU1 Input | na | Watts | na{limits}\nPSU2 Input | 1510.000 | Watts | ok{limits}\n"
+    rows, _, _ = inspected(tmp_path / "x.txt", table.encode())
+    assert not [row for row in rows if row.table == "node_samples" and row.values["psu_w"] is not None]
