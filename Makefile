@@ -1,6 +1,8 @@
 # Two commands on a fresh Debian 12 (`apt-get install -y make python3-venv` first): `make demo` and `make test`.
 PYTHON ?= python3
 VENV   ?= .venv
+# Workers of the tests: many wait for the processes that they start, so one more than there are cores.
+WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 7 ? cores + 1 : 8)))
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # Debian packages that tests start: a browser, PostgreSQL and a Slurm controller. Tests that need an absent one skip and say so.
@@ -12,7 +14,7 @@ SYSTEM_PACKAGES := chromium postgresql slurmctld slurmd slurm-client munge
 help:
 	@echo "make demo         this machine's sensors and a training job on a page and in SQL, data in ./.demo"
 	@echo "make demo-check   start the demo, verify rows and page, stop it"
-	@echo "make test         all tests (make test-soak: long fuzz and kill runs)"
+	@echo "make test         all tests, in WORKERS=N processes (make test-soak: long fuzz and kill runs)"
 	@echo "make check        format, lint, types, import rules, generated docs"
 	@echo "make docs         write the generated pages of docs/"
 	@echo "make bench-ingest bench-agent bench-latency bench-detect bench-training bench-console bench-alerts   print the tables that README quotes"
@@ -61,7 +63,7 @@ demo-check: $(VENV)/.server
 # Tests and checks ---------------------------------------------------------------------------------------------------
 
 test: $(VENV)/.dev $(VENV)-torch/.installed system-packages
-	$(BIN)/python -m pytest -m "not soak"
+	$(BIN)/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-soak: $(VENV)/.dev system-packages
 	$(BIN)/python -m pytest -m soak --timeout 3600

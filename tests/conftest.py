@@ -45,7 +45,7 @@ class Broker:
             raise RuntimeError(f"something listens on port {self.port} already")
         with open(self._folder / "broker.log", "ab") as log:
             self._process = subprocess.Popen([self._binary, *arguments], stdout=log, stderr=log)
-        for _ in range(400):
+        for _ in range(4000):
             if self._process.poll() is not None:
                 raise RuntimeError((self._folder / "broker.log").read_text(errors="replace"))
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
@@ -58,17 +58,17 @@ class Broker:
         if self._process is not None:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(20)
+                self._process.wait(60)
             except subprocess.TimeoutExpired:
                 self._process.kill()
-                self._process.wait(5)
+                self._process.wait(300)
             self._process = None
 
     def discard(self) -> None:
         """End it at once: saving what nobody reads again takes it up to 10 s."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(20)
+            self._process.wait(300)
             self._process = None
 
 

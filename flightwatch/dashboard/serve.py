@@ -17,7 +17,7 @@ import uvicorn
 from flightwatch.core.errors import ConfigError, FlightwatchError
 from flightwatch.dashboard.http_protocol import LARGEST_HEAD_BYTES, BoundedHead
 
-START_SECONDS = 15.0
+START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 PORTS_TRIED = 100
 

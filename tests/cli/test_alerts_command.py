@@ -31,7 +31,7 @@ def receiver() -> object:
     assert line.startswith("READY http://127.0.0.1:")
     yield process, line.split()[1]
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
     process.stdout.close()
 
 

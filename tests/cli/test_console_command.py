@@ -26,13 +26,13 @@ def console(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     yield process, port
     process.kill()
-    process.wait(10)
+    process.wait(300)
     assert process.stdout is not None
     process.stdout.close()
 
 
 def get(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=120) as answer:
         return str(answer.read().decode())
 
 
@@ -45,7 +45,7 @@ def test_it_serves_a_store_that_is_still_empty_and_ends_when_asked(console: tupl
     assert (status["components"], status["newest_row_age_seconds"]) == ({}, None)
     assert "flightwatch_" in get(port, "/metrics")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0
+    assert process.wait(300) == 0
 
 
 def test_an_address_beyond_this_machine_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

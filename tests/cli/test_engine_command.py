@@ -35,7 +35,7 @@ def test_the_engine_runs_alone_and_ends_when_asked(tmp_path: Path) -> None:
         while "is the incident engine" not in (line := process.stderr.readline()):
             assert line, "it ended"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     finally:
         process.kill()
         process.communicate()

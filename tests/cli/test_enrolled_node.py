@@ -31,7 +31,7 @@ def test_a_key_of_another_node_gives_dead_letters_and_its_own_key_gives_rows(tmp
     assert "test-node: enrolled" in enroll(config, "--public-key", STRANGER)
     instance = start(folder)
     try:
-        for _ in range(120):
+        for _ in range(1200):
             if found := letters(instance):
                 break
             time.sleep(0.25)

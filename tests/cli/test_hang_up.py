@@ -44,7 +44,7 @@ def job(python: str, instance: Instance, name: str, log: Path, *words: str) -> I
             for pid in ranks(instance):
                 os.kill(pid, signal.SIGKILL)
             running.terminate()
-            running.wait(60)
+            running.wait(300)
 
 
 def ranks(instance: Instance) -> dict[int, str]:
@@ -54,7 +54,7 @@ def ranks(instance: Instance) -> dict[int, str]:
 
 
 def until_says(log: Path, word: str) -> None:
-    for _ in range(900):
+    for _ in range(3000):
         if word in log.read_text():
             return
         time.sleep(0.1)
@@ -62,13 +62,12 @@ def until_says(log: Path, word: str) -> None:
 
 
 def live(instance: Instance, name: str) -> dict[str, Any]:
-    done = flightwatch("hang", "--live", "--job", name, "--data-dir", str(instance.folder), timeout=100)
+    done = flightwatch("hang", "--live", "--job", name, "--data-dir", str(instance.folder), timeout=300)
     assert done.returncode == 0, done.stderr + done.stdout
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 
 
-@pytest.mark.timeout(300)
 def test_a_rank_that_holds_the_gil_and_one_that_is_stopped_are_named(
     torch_python: str, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,7 +155,6 @@ def test_a_pipeline_without_an_instance_takes_requests(stopped_dir: Path, capsys
         store.release()
 
 
-@pytest.mark.timeout(30)
 def test_wait_ends_with_the_timeout(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("start", "--data-dir", str(data_dir), "--job", "j", "--ranks", "0", "--wait", "--timeout", "1")
     code, _, err = flightwatch(capsys, *words)

@@ -20,7 +20,6 @@ JOB = Path(__file__).parents[1] / "collectors" / "profiler" / "steps_job.py"
 DDP = Path(__file__).parents[1] / "training_jobs" / "ddp.py"
 
 
-@pytest.mark.timeout(300)
 def test_a_profile_of_a_running_job_ends_in_traces_and_rows(
     torch_python: str, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -28,7 +27,7 @@ def test_a_profile_of_a_running_job_ends_in_traces_and_rows(
     instance = start(short_folder / "d")
     try:
         folder = instance.folder / "profiler"
-        for _ in range(300):
+        for _ in range(3000):
             if (folder / "dynolog").exists():
                 break
             time.sleep(0.1)
@@ -42,17 +41,17 @@ def test_a_profile_of_a_running_job_ends_in_traces_and_rows(
                 stderr=log,
             )
         try:
-            for _ in range(900):
+            for _ in range(3000):
                 if "stepping" in (short_folder / "job.log").read_text():
                     break
                 time.sleep(0.1)
             here = ("--data-dir", str(instance.folder), "--format", "json")
-            done = flightwatch("profile", "start", "--job", "demo", "--ranks", "0-1", "--wait", *here, timeout=200)
+            done = flightwatch("profile", "start", "--job", "demo", "--ranks", "0-1", "--wait", *here, timeout=400)
             assert done.returncode == 0, done.stderr + done.stdout
             assert job.poll() is None
         finally:
             job.terminate()
-            job.wait(60)
+            job.wait(300)
         found = json.loads(done.stdout)
         assert found["state"] == "done"
         for row in found["ranks"]:
@@ -65,14 +64,13 @@ def test_a_profile_of_a_running_job_ends_in_traces_and_rows(
         assert instance.stop() == 0
 
 
-@pytest.mark.timeout(300)
 def test_times_of_blocks_come_for_the_steps_asked_for_and_stop(
     torch_python: str, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLIGHTWATCH_PROFILER_ABSTRACT", "false")
     instance = start(short_folder / "d")
     try:
-        for _ in range(300):
+        for _ in range(3000):
             if (instance.folder / "probe.sock").exists():
                 break
             time.sleep(0.1)
@@ -90,12 +88,12 @@ def test_times_of_blocks_come_for_the_steps_asked_for_and_stop(
             ).read_text()
             here = ("--data-dir", str(instance.folder), "--format", "json")
             words = ["profile", "blocks", "--job", "blocky", "--ranks", "1,5", "--steps", "20", "--wait"]
-            done = flightwatch(*words, *here, timeout=150)
+            done = flightwatch(*words, *here, timeout=300)
             assert done.returncode == 1, done.stderr + done.stdout
             assert job.poll() is None
         finally:
             job.terminate()
-            job.wait(60)
+            job.wait(300)
         found = json.loads(done.stdout)
         assert (found["state"], found["kind"]) == ("done", "blocks")
         rank, absent = found["ranks"]

@@ -12,7 +12,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("FLIGHTWATCH")}
     return subprocess.run(
         [sys.executable, "-m", "flightwatch.cli", "run", *words],
-        capture_output=True, text=True, check=False, timeout=60, env=clean | environment,
+        capture_output=True, text=True, check=False, timeout=300, env=clean | environment,
     )  # fmt: skip
 
 

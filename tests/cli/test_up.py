@@ -24,7 +24,7 @@ FLAGS = [
 ]  # fmt: skip
 
 
-def flightwatch(*words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+def flightwatch(*words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "flightwatch.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
 
@@ -42,7 +42,7 @@ class Instance:
 
     def wait_for(self, query: str) -> Any:
         """Ask until the first cell of the answer is true; the loop is bounded by tries, not by a duration."""
-        for _ in range(120):
+        for _ in range(600):
             value = next(iter(self.sql(query)[0].values()))
             if value:
                 return value
@@ -51,7 +51,7 @@ class Instance:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
+        code = self.process.wait(300)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code
@@ -121,7 +121,7 @@ def test_a_second_start_on_the_same_folder_is_refused(instance: Instance) -> Non
 def test_a_wrong_node_name_is_refused_at_the_start(tmp_path: Path) -> None:
     environment = os.environ | {"FLIGHTWATCH_FLIGHTWATCH_NODE": "a;reboot"}
     command = [sys.executable, "-m", "flightwatch.cli", "up", "--data-dir", str(tmp_path / "data")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert done.returncode == 2
     assert "flightwatch.node = 'a;reboot' is not a node name" in done.stderr
     assert not (tmp_path / "data").exists()
@@ -133,9 +133,9 @@ def test_everything_private_is_the_owners_alone(instance: Instance) -> None:
 
 
 def test_metrics_and_health(instance: Instance) -> None:
-    with urllib.request.urlopen(f"{instance.url}/readyz", timeout=10) as answer:
+    with urllib.request.urlopen(f"{instance.url}/readyz", timeout=120) as answer:
         assert answer.status == 200
-    with urllib.request.urlopen(f"{instance.url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{instance.url}/metrics", timeout=120) as answer:
         assert b"flightwatch_nodes_reporting 1.0" in answer.read()
 
 
@@ -146,7 +146,7 @@ def test_no_dead_letters_is_said(instance: Instance) -> None:
 
 def test_an_unknown_api_route_is_not_found_as_json(instance: Instance) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{instance.url}/api/v1/nothing", timeout=10)
+        urllib.request.urlopen(f"{instance.url}/api/v1/nothing", timeout=120)
     assert (caught.value.code, json.loads(caught.value.read())["error"]["code"]) == (404, "not_found")
     caught.value.close()
 
@@ -154,7 +154,7 @@ def test_an_unknown_api_route_is_not_found_as_json(instance: Instance) -> None:
 def test_another_host_name_is_refused(instance: Instance) -> None:
     request = urllib.request.Request(f"{instance.url}/api/v1/status", headers={"Host": "attacker.example"})
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=120)
     assert caught.value.code == 400
     caught.value.close()
 
@@ -174,12 +174,12 @@ def test_the_page_shows_live_readings_and_asks_nobody_else(instance: Instance, t
         page.on("pageerror", lambda error: said.append(str(error)))
         node = instance.sql("SELECT any(node) AS n FROM flightwatch.node_samples")[0]["n"]
         page.goto(f"{instance.url}/nodes/{node}")
-        expect(page.get_by_text("load average over a minute")).to_be_visible(timeout=60_000)
-        expect(page.locator("html")).to_have_attribute("data-live", "live", timeout=30_000)
+        expect(page.get_by_text("load average over a minute")).to_be_visible(timeout=300_000)
+        expect(page.locator("html")).to_have_attribute("data-live", "live", timeout=300_000)
         page.locator("[data-action=theme]").click()
         expect(page.locator("html")).to_have_attribute("data-mantine-color-scheme", "light")
         page.goto(instance.url)
-        expect(page.locator("#fleet-tiles .fw-tile").first).to_be_visible(timeout=60_000)
+        expect(page.locator("#fleet-tiles .fw-tile").first).to_be_visible(timeout=300_000)
         page.screenshot(path=str(tmp_path / "fleet.png"))
         browser.close()
     assert said == []
@@ -228,10 +228,10 @@ def test_a_killed_instance_leaves_no_agent_and_starts_again_with_a_backlog(tmp_p
     ]
     assert len(children) == 1
     first.process.kill()
-    first.process.wait(30)
+    first.process.wait(300)
     assert first.process.stdout is not None
     first.process.stdout.close()
-    for _ in range(240):
+    for _ in range(1200):
         if not Path(f"/proc/{children[0]}").exists():
             break
         time.sleep(0.25)

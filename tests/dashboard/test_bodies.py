@@ -31,7 +31,7 @@ def address() -> Iterator[tuple[str, int]]:
 
 
 def answer(address: tuple[str, int], sent: bytes) -> bytes:
-    with socket.create_connection(address, timeout=20) as connection:
+    with socket.create_connection(address, timeout=120) as connection:
         connection.sendall(sent)
         received = b""
         while b"\r\n\r\n" not in received or not received.partition(b"\r\n\r\n")[2]:
@@ -56,7 +56,7 @@ def test_a_larger_body_is_refused_before_it_is_there(address: tuple[str, int]) -
 
 
 def test_a_slow_body_is_given_up_and_stops_nobody_else(address: tuple[str, int]) -> None:
-    slow = [socket.create_connection(address, timeout=20) for _ in range(20)]
+    slow = [socket.create_connection(address, timeout=120) for _ in range(20)]
     try:
         for connection in slow:
             connection.sendall(HEAD % 100 + b"x")

@@ -49,7 +49,7 @@ def flightwatch(installed: Path, *words: str) -> subprocess.CompletedProcess[str
     """Run a command with the standard library and the wheel alone: -S leaves site-packages out."""
     program = f"import sys; sys.path.insert(0, {str(installed)!r}); from flightwatch.cli import main; sys.exit(main())"
     command = [sys.executable, "-I", "-S", "-c", program, *words]
-    return subprocess.run(command, cwd=installed, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=installed, capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:

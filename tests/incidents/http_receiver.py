@@ -74,7 +74,7 @@ class Receiver:
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
-    def wait_for(self, count: int, seconds: float = 20.0) -> list[Seen]:
+    def wait_for(self, count: int, seconds: float = 300.0) -> list[Seen]:
         with self.arrived:
             assert self.arrived.wait_for(lambda: len(self.requests) >= count, seconds), self.requests
             return list(self.requests)
@@ -83,7 +83,7 @@ class Receiver:
         self._released.set()
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(300)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         receiver = self

@@ -45,7 +45,7 @@ class MailServer:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(300)
 
     def talk(self, peer: Any) -> None:
         stream, encrypted = peer.connection, False

@@ -27,7 +27,7 @@ def start(rig: Rig, receiver: Receiver) -> subprocess.Popen[bytes]:
 
 def end(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    process.wait(300)
     assert process.stdout is not None
     process.stdout.close()
 

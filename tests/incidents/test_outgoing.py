@@ -116,7 +116,7 @@ def test_dripping_bytes_do_not_stretch_the_timeout() -> None:
             outgoing(timeout_seconds=0.4).request("GET", f"http://127.0.0.1:{server.getsockname()[1]}/")
     finally:
         stop.set()
-        thread.join(5)
+        thread.join(300)
         server.close()
     assert not thread.is_alive()
 

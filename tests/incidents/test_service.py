@@ -60,7 +60,7 @@ def event(
 def publish_events(bus: Bus, rows: list[dict[str, Any]], seq: int = 1) -> None:
     header = BatchHeader("agent", "spool", Lane.EVENTS.value, seq, "n1", "lab", rows[0]["ts"], __version__)
     value = encode(Batch(header, [Row("events", row) for row in rows]))
-    bus.publish(Topic.EVENTS.value, "n1", value).result(10)
+    bus.publish(Topic.EVENTS.value, "n1", value).result(120)
 
 
 def publish(bus: Bus, *findings: Finding) -> None:
@@ -171,10 +171,10 @@ def test_an_older_database_reads_the_bus_again(served: Served, bus: Bus) -> None
 
 
 def test_rubbish_on_the_bus_stops_nothing(served: Served, bus: Bus) -> None:
-    bus.publish(Topic.FINDINGS.value, "x", b"rubbish").result(10)
+    bus.publish(Topic.FINDINGS.value, "x", b"rubbish").result(120)
     header = BatchHeader("a", "s", Lane.EVENTS.value, 1, "n1", "lab", T0, __version__)
     bad = finding(Kind.THROTTLE, "n1", 3, T0).to_row() | {"kind": "nonsense", "received_at": None}
-    bus.publish(Topic.FINDINGS.value, "x", encode(Batch(header, [Row("findings", bad)]))).result(10)
+    bus.publish(Topic.FINDINGS.value, "x", encode(Batch(header, [Row("findings", bad)]))).result(120)
     publish(bus, finding(Kind.THROTTLE, "n1", 3, T0))
     served.turn()
     assert len(served.rig.incidents()) == 1
@@ -222,7 +222,7 @@ def test_a_failing_follower_is_isolated_and_counted(tmp_path: Path, bus: Bus) ->
     control.close()
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     """Wait for what another thread or process does."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -244,7 +244,7 @@ class running:  # noqa: N801
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(300)
         assert not self._thread.is_alive()
 
 
@@ -271,7 +271,7 @@ class Processes:
 
     def freeze(self, process: subprocess.Popen[bytes]) -> None:
         """Stop a process where it holds no lock of a SQLite file, which nobody could take from it."""
-        for _ in range(100):
+        for _ in range(2000):
             process.send_signal(signal.SIGSTOP)
             if all(self._is_free(Path(url.removeprefix("sqlite://"))) for url in self._files()):
                 return
@@ -303,7 +303,7 @@ class Processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
-            process.wait(10)
+            process.wait(300)
             if process.stdout is not None:
                 process.stdout.close()
 

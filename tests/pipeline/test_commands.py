@@ -57,7 +57,7 @@ def reader(bus: LocalBus, clock: ManualClock, tmp_path: Path, node: str = NODE) 
 
 def test_a_command_arrives_once_and_whole(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
     command = profile(clock)
-    publish(bus, command, KEY.sign).result(5)
+    publish(bus, command, KEY.sign).result(120)
     source = reader(bus, clock, tmp_path)
     assert list(source.poll()) == [command]
     clock.advance(3)
@@ -68,24 +68,24 @@ def test_a_command_arrives_once_and_whole(bus: LocalBus, clock: ManualClock, tmp
 def test_the_bus_is_asked_at_most_every_two_seconds(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
     source = reader(bus, clock, tmp_path)
     assert list(source.poll()) == []
-    publish(bus, profile(clock), KEY.sign).result(5)
+    publish(bus, profile(clock), KEY.sign).result(120)
     assert list(source.poll()) == []
     clock.advance(2.1)
     assert len(source.poll()) == 1
 
 
 def test_a_restarted_agent_reads_back_and_does_nothing_twice(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
-    publish(bus, profile(clock, "done"), KEY.sign).result(5)
+    publish(bus, profile(clock, "done"), KEY.sign).result(120)
     assert [command.id for command in reader(bus, clock, tmp_path).poll()] == ["done"]
     clock.advance(60)
-    publish(bus, profile(clock, "missed"), KEY.sign).result(5)
+    publish(bus, profile(clock, "missed"), KEY.sign).result(120)
     clock.advance(60)
     assert [command.id for command in reader(bus, clock, tmp_path).poll()] == ["missed"]
 
 
 def test_a_replayed_message_is_done_once(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
     for _ in range(3):
-        publish(bus, profile(clock), KEY.sign).result(5)
+        publish(bus, profile(clock), KEY.sign).result(120)
     assert len(reader(bus, clock, tmp_path).poll()) == 1
 
 
@@ -108,7 +108,7 @@ def test_refused_are_strangers_other_nodes_the_expired_and_the_future(
         b"",
         seal(profile(clock), KEY.sign)[:-1],
     ):
-        bus.publish(topic, NODE, message).result(5)
+        bus.publish(topic, NODE, message).result(120)
     source = CommandReader(bus, NODE, [KEY.public_key], clock, str(tmp_path / "seen"))
     assert list(source.poll()) == []
     assert source.refused == 7
@@ -118,14 +118,14 @@ def test_commands_of_other_nodes_in_the_same_partition_are_passed_over(
     bus: LocalBus, clock: ManualClock, tmp_path: Path
 ) -> None:
     for number in range(40):
-        publish(bus, profile(clock, f"c{number}", node=f"node{number}"), KEY.sign).result(5)
+        publish(bus, profile(clock, f"c{number}", node=f"node{number}"), KEY.sign).result(120)
     source = reader(bus, clock, tmp_path, "node5")
     assert [command.id for command in source.poll()] == ["c5"]
     assert source.refused == 0
 
 
 def test_a_command_that_cannot_be_remembered_is_not_done(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
-    publish(bus, profile(clock), KEY.sign).result(5)
+    publish(bus, profile(clock), KEY.sign).result(120)
     source = CommandReader(bus, NODE, [KEY.public_key], clock, str(tmp_path / "absent" / "seen"))
     with pytest.raises(TransientError, match="seen"):
         source.poll()
@@ -137,7 +137,7 @@ def test_a_command_that_cannot_be_remembered_is_not_done(bus: LocalBus, clock: M
 
 def test_damaged_memory_of_ids_is_replaced(bus: LocalBus, clock: ManualClock, tmp_path: Path) -> None:
     (tmp_path / "seen.json").write_text("[1, 2")
-    publish(bus, profile(clock), KEY.sign).result(5)
+    publish(bus, profile(clock), KEY.sign).result(120)
     assert len(reader(bus, clock, tmp_path).poll()) == 1
     assert list(json.loads((tmp_path / "seen.json").read_text())) == ["c1"]
 
@@ -209,14 +209,14 @@ def test_reading_goes_on_after_the_topic_was_made_anew(clock: ManualClock, tmp_p
     first = LocalBus(tmp_path / "one", clock=clock)
     first.create_topic(Topic.COMMANDS.value, 1, None, None)
     for number in range(3):
-        publish(first, profile(clock, f"a{number}"), KEY.sign).result(5)
+        publish(first, profile(clock, f"a{number}"), KEY.sign).result(120)
     source = reader(first, clock, tmp_path)
     assert len(source.poll()) == 3
     first.close()
     second = LocalBus(tmp_path / "two", clock=clock)
     second.create_topic(Topic.COMMANDS.value, 1, None, None)
     source._bus = second
-    publish(second, profile(clock, "new"), KEY.sign).result(5)
+    publish(second, profile(clock, "new"), KEY.sign).result(120)
     clock.advance(31)
     assert [command.id for command in source.poll()] == ["new"]
     second.close()

@@ -140,7 +140,7 @@ def test_a_message_that_is_still_unreadable_says_so(bus: Bus, store: Store) -> N
 
 def test_a_letter_without_payload_is_read_from_the_bus(bus: Bus) -> None:
     message = encode(Batch(header(), Agent(bus).samples(3)))
-    ack = bus.publish(PLACE.topic, "n1", message).result(10)
+    ack = bus.publish(PLACE.topic, "n1", message).result(120)
     letter = {"topic": PLACE.topic, "partition": ack.partition.number, "offset": ack.offset, "index": -1, "payload": "",
               "id": "x", "node": "n1", "cluster": "c1", "reason": "r", "ts": now_ms()}  # fmt: skip
     assert dead.replay(bus, letter, now_ms()) == 2

@@ -439,7 +439,7 @@ def test_the_thread_sends_and_stops(tmp_path: Path) -> None:
     sender = Sender(cast(Bus, bus), Spool(tmp_path / "spool"), encode_json, "n", "c")
     sender.start()
     sender.emit([event("critical")])
-    assert bus.arrived.wait(2.0)
+    assert bus.arrived.wait(300)
     sender.emit([sample(1)])
     sender.stop()
     assert bus.rows() == [1]

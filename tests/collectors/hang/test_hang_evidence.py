@@ -125,7 +125,7 @@ def test_a_command_collects_and_a_malformed_one_is_refused(tmp_path: Path) -> No
     hang.collect_evidence(Command("c", "collect_evidence", "n", "llama", "me", 0, 1, {"request": "r1", "ranks": [1]}))
     for thread in threading.enumerate():
         if thread.name == "hang-evidence":
-            thread.join(30)
+            thread.join(300)
     dumps = [row.values for row in sink.rows if row.table == "dumps"]
     # Two captures: what waits in both is what hangs.
     assert [(one["capture_id"], one["rank"]) for one in dumps] == [("r1", 1), ("r1.2", 1)]

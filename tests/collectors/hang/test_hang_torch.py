@@ -47,7 +47,7 @@ def test_the_rank_that_sleeps_is_named_with_its_line(torch_python: str, short_fo
                     break
         finally:
             job.terminate()
-            job.communicate(timeout=60)
+            job.communicate(timeout=300)
     assert {one.rank for one in found} == {0, 1}
     assert {row.values["status"] for row in sink.rows if row.table == "dumps"} == {"ok"}
     inspection = HangInspection()

@@ -98,7 +98,7 @@ def test_the_same_steps_of_both_ranks_arrive(torch_python: str, short_folder: Pa
             assert job.poll() is None
         finally:
             job.terminate()
-            job.communicate(timeout=60)
+            job.communicate(timeout=300)
             stage.profiler.stop()
     traces = {
         blob[3]["rank"]: gzip.decompress(blob[2]).decode() for blob in stage.lane.blobs if blob[1] == "profile_trace"
@@ -116,7 +116,7 @@ def test_a_folder_that_differs_never_ends_a_job(torch_python: str, short_folder:
     stage.ask(ranks=[0])
     jobs = [start_job(torch_python, 1, "7", KINETO_IPC_SOCKET_DIR=folder) for folder in given]
     try:
-        outputs = [job.communicate(timeout=150)[0] for job in jobs]
+        outputs = [job.communicate(timeout=300)[0] for job in jobs]
     finally:
         for job in jobs:
             job.kill()
@@ -146,7 +146,7 @@ def test_an_agent_that_ends_in_the_middle_and_comes_back_goes_on_and_hurts_no_jo
             assert job.poll() is None
         finally:
             job.terminate()
-            job.communicate(timeout=60)
+            job.communicate(timeout=300)
 
 
 def test_a_job_that_records_by_itself_goes_first_and_the_reason_is_said(torch_python: str, short_folder: Path) -> None:
@@ -162,5 +162,5 @@ def test_a_job_that_records_by_itself_goes_first_and_the_reason_is_said(torch_py
             assert job.poll() is None
         finally:
             job.terminate()
-            job.communicate(timeout=60)
+            job.communicate(timeout=300)
             stage.profiler.stop()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.torch
 
 NAMES = ("tensor_parallel", "fsdp1", "pipeline", "functional", "checkpoints", "released")
 

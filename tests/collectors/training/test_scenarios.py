@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 NAMES = (
     "plain", "nan_forward", "nan_backward", "nan_backward_first", "nan_parameters", "nan_loss", "recompute", "compiled",

@@ -23,13 +23,13 @@ from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.evidence_requests import EvidenceRequester
 from flightwatch.pipeline.profiles.server_key import server_key
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.torch
 
 
 def _sql(folder: str, query: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, "-m", "flightwatch.cli", "sql", "--data-dir", folder, "--format", "json", query],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -41,7 +41,7 @@ def _demo_job_shows_its_slow_rank(folder: str) -> None:
         " FROM flightwatch.rank_steps WHERE job = 'demo' GROUP BY rank ORDER BY compute DESC"
     )
     rows: list[dict[str, Any]] = []
-    for _ in range(240):
+    for _ in range(1200):
         rows = _sql(folder, query)
         if len(rows) == 4 and all(row["steps"] >= 5 for row in rows):
             break
@@ -65,7 +65,7 @@ def _op_detail_comes_on_command(folder: str) -> None:
     query = ("SELECT rank, uniqExact(step) AS steps FROM flightwatch.op_timings WHERE job = 'sql-job' AND level = 'op'"
              " AND step % 100 != 0 GROUP BY rank")  # fmt: skip
     rows: list[dict[str, Any]] = []
-    for _ in range(120):
+    for _ in range(1200):
         rows = _sql(folder, query)
         if rows:
             break
@@ -95,7 +95,7 @@ def _up(*words: str) -> Iterator[tuple[str, list[str]]]:
             yield folder, told
         finally:
             up.send_signal(signal.SIGTERM)
-            code = up.wait(60)
+            code = up.wait(300)
             up.stdout.close()
         assert code == 0
 
@@ -115,7 +115,7 @@ def test_the_demo_job_shows_its_slow_rank(torch_python: str) -> None:
 def test_a_job_started_by_flightwatch_run_is_in_sql(torch_python: str) -> None:
     jobs = Path(__file__).parents[2] / "training_jobs"
     with _up() as (folder, _):
-        for _ in range(200):
+        for _ in range(3000):
             if Path(f"{folder}/probe.sock").exists():
                 break
             time.sleep(0.1)
@@ -124,7 +124,7 @@ def test_a_job_started_by_flightwatch_run_is_in_sql(torch_python: str) -> None:
              torch_python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0",
              "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
              str(jobs / "ddp.py"), "--steps", "10", "--slow-rank", "1"],
-            capture_output=True, text=True, env=_environment(), check=False, timeout=120,
+            capture_output=True, text=True, env=_environment(), check=False, timeout=300,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         query = (
@@ -132,7 +132,7 @@ def test_a_job_started_by_flightwatch_run_is_in_sql(torch_python: str) -> None:
             " FROM flightwatch.rank_steps WHERE job = 'sql-job' GROUP BY rank ORDER BY rank"
         )
         rows: list[dict[str, Any]] = []
-        for _ in range(60):
+        for _ in range(1200):
             rows = _sql(folder, query)
             if [row["steps"] for row in rows] == [10, 10]:
                 break

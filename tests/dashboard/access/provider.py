@@ -48,7 +48,7 @@ class Provider:
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(300)
 
     def rotate(self) -> None:
         """Sign with another key from now on."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import Counter
 from typing import Any
 
@@ -78,7 +77,7 @@ def test_whatever_fits_or_breaks_the_document_is_answered(site: Site, schema: An
 
 
 def test_odd_values_in_every_field_are_answered(site: Site) -> None:
-    """A slow machine sends fewer of them; the order is fixed by a seed."""
+    """A thousand requests, chosen by a seed."""
     client, header, chance = site.client(), site.token(Role.ADMIN), random.Random(7)
     document = site.api.openapi()
     jobs = [
@@ -88,11 +87,7 @@ def test_odd_values_in_every_field_are_answered(site: Site) -> None:
         for value in ODD
     ]
     chance.shuffle(jobs)
-    deadline = time.monotonic() + 20
-    sent = 0
-    for method, path, one, value in jobs:
-        if time.monotonic() > deadline:
-            break
+    for method, path, one, value in jobs[:1_000]:
         params = {entry["name"]: _text(value) for entry in one.get("parameters", []) if entry["in"] == "query"}
         place = path.replace("{id}", chance.choice(["i1", "x", "%2e%2e", "a%00b", "é", "x" * 300])).replace(
             "{rank}", "1"
@@ -101,8 +96,6 @@ def test_odd_values_in_every_field_are_answered(site: Site) -> None:
         headers = header | ({"Content-Type": "application/json"} if content is not None else {})
         status = client.request(method, f"/api/v1{place}", params=params, content=content, headers=headers).status_code
         assert status < 500, f"{method} {path} {value!r}"
-        sent += 1
-    assert sent > 200
 
 
 def _text(value: Any) -> str:

@@ -120,7 +120,7 @@ def _reasons(site: Site) -> list[str]:
     return [entry.detail for entry in site.access.audit.page(actor="token:impatient")]
 
 
-def _eventually(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
+def _eventually(holds: Callable[[], bool], seconds: float = 300.0) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if holds():

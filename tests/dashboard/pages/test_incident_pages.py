@@ -30,7 +30,6 @@ from tests.dashboard.page_kit import CHROMIUM, INCIDENT, JOB, NODE, Watched, add
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not CHROMIUM.exists(), reason="chromium is not installed"),
-    pytest.mark.timeout(300),
 ]
 HEADS = {"operator": "ann", "viewer": "vic"}
 

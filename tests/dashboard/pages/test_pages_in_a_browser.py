@@ -18,7 +18,6 @@ from tests.dashboard.page_kit import CHROMIUM, INCIDENT, JOB, NODE, Served, Watc
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(not CHROMIUM.exists(), reason="chromium is not installed"),
-    pytest.mark.timeout(300),
 ]
 
 QUERY = "SELECT%20node%2C%20device%2C%20temp_c%20FROM%20flightwatch.v_device_latest%20LIMIT%205"

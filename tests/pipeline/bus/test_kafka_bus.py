@@ -79,7 +79,7 @@ class ScriptedProducer:
 
     def wait(self, count: int = 1) -> None:
         for _ in range(count):
-            assert self.arrived.acquire(timeout=5)
+            assert self.arrived.acquire(timeout=120)
 
 
 class Factory:
@@ -109,7 +109,7 @@ def test_an_acknowledgement_resolves_and_frees_the_budget() -> None:
         box.submit("t", "k", bytes(30))
     factory.made[0].wait()
     factory.made[0].sent[0][2].good(Metadata("t", 0, 7))
-    assert future.result(5).offset == 7
+    assert future.result(120).offset == 7
     box.submit("t", "k", bytes(30))
     box.close(0)
 
@@ -138,7 +138,7 @@ def test_a_doubtful_producer_is_replaced_and_everything_it_held_fails(error: Exc
     retried = box.submit("t", "k", b"0")
     factory.made[1].wait()
     factory.made[1].sent[0][2].good(Metadata("t", 0, 3))
-    assert retried.result(5).offset == 3
+    assert retried.result(120).offset == 3
     assert factory.count == 2
     box.close(0)
 
@@ -151,7 +151,7 @@ def test_a_message_refused_for_its_size_leaves_the_producer_alone() -> None:
     factory.made[0].sent[0][2].bad(errors.MessageSizeTooLargeError())
     factory.made[0].sent[1][2].good(Metadata("t", 0, 0))
     assert isinstance(first.exception(5), BadRecord)
-    assert second.result(5).offset == 0
+    assert second.result(120).offset == 0
     assert factory.count == 1
     box.close(0)
 
@@ -163,7 +163,7 @@ def test_messages_wait_for_a_broker_that_comes_back() -> None:
     future = box.submit("t", "k", b"1")
     factory.made[0].wait()
     factory.made[0].sent[0][2].good(Metadata("t", 0, 0))
-    assert future.result(5).offset == 0
+    assert future.result(120).offset == 0
     box.close(0)
 
 
@@ -326,7 +326,7 @@ def test_a_sender_outlives_broker_outages_without_loss_or_disorder(own_broker: B
 
 
 def until_sent(sender: Sender) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while sender.state().oldest_waiting_ms is not None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -353,7 +353,7 @@ def test_acknowledged_messages_survive_the_kill_of_a_real_broker(real_kafka: str
                 continue
         acknowledged.append(number)
     assert killing is not None
-    assert killing.wait(60) == 0
+    assert killing.wait(300) == 0
     partition = bus.partitions(topic)[0]
     stored: list[int] = []
     offset = bus.begin_offset(partition)

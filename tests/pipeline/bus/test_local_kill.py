@@ -24,7 +24,7 @@ number = int(sys.argv[2])
 while True:
     futures = [(n, bus.publish("t", "k", b"%d " % n + bytes(n * 37 % 30_000))) for n in range(number, number + 7)]
     for n, future in futures:
-        future.result(30)
+        future.result(120)
         print(n, flush=True)
     number += 7
 """

@@ -324,7 +324,7 @@ def test_threads_of_one_process_take_turns_and_give_up_in_time(tmp_path: Path) -
     with control.transaction():
         late = threading.Thread(target=write)
         late.start()
-        late.join(30)
+        late.join(300)
     assert done == ["the control database did not answer: another thread of this process writes too long"]
     write()
     assert done[1:] == [1]

@@ -122,9 +122,9 @@ def test_the_loop_stops_and_is_woken(store: Store) -> None:
     thread = threading.Thread(target=loop.run, args=(stop,))
     thread.start()
     loop.wake.set()
-    assert stop.wait(120)
+    assert stop.wait(300)
     loop.wake.set()
-    thread.join(120)
+    thread.join(300)
     assert not thread.is_alive()
 
 

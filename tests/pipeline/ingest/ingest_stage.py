@@ -64,7 +64,7 @@ class Agent:
         return encode(Batch(header, rows), sign)
 
     def publish(self, message: bytes, topic: str = SAMPLES) -> None:
-        self.bus.publish(topic, self.node, message).result(20)
+        self.bus.publish(topic, self.node, message).result(120)
 
     def send(self, rows: Sequence[Row], topic: str = SAMPLES) -> bytes:
         message = self.batch(rows, topic.rpartition(".")[2])
@@ -122,7 +122,7 @@ def consumer(ingest: Ingest, topics: Sequence[str] = BULK_TOPICS, executor: Exec
     return ingest.consumer(topics, executor or Inline(), 0.0)
 
 
-def drain(*consumers: Consumer, bus: Bus, seconds: float = 20.0) -> None:
+def drain(*consumers: Consumer, bus: Bus, seconds: float = 300.0) -> None:
     """Turn until everything on the bus is stored."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -224,7 +224,7 @@ class RemoteStore:
         self._call("insert_block", table, block, token)
 
 
-def finish(process: subprocess.Popen[bytes], bus: Bus, seconds: float = 40.0) -> None:
+def finish(process: subprocess.Popen[bytes], bus: Bus, seconds: float = 300.0) -> None:
     """Wait until everything is stored, then end the process cleanly."""
     deadline = time.monotonic() + seconds
     while not is_stored(bus, BULK_TOPICS):
@@ -232,7 +232,7 @@ def finish(process: subprocess.Popen[bytes], bus: Bus, seconds: float = 40.0) ->
         assert time.monotonic() < deadline, "ingest did not catch up"
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(300) == 0
 
 
 def check(store: Store, *agents: Agent) -> None:

@@ -26,7 +26,7 @@ def test_an_embedded_store_survives_kill_9_of_its_process(tmp_path: Path, bus: B
     command = [sys.executable, "-m", "tests.pipeline.ingest.ingest_worker", f"sqlite://{tmp_path}/bus", str(folder)]
     for number, point in enumerate(["insert.during:1", "insert.after:1", "insert.during:2"]):
         agent.send(agent.samples(number, devices=50))
-        died = subprocess.run([*command, f"{point}:SIGKILL"], cwd=ROOT, timeout=60, check=False)
+        died = subprocess.run([*command, f"{point}:SIGKILL"], cwd=ROOT, timeout=300, check=False)
         assert died.returncode == -signal.SIGKILL
     last = subprocess.Popen(command, cwd=ROOT)
     finish(last, bus)

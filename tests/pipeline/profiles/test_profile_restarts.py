@@ -38,7 +38,6 @@ from tests.conftest import Broker, expel_members
 
 PROCESS = Path(__file__).with_name("profile_process.py")
 CHUNKS = 12
-pytestmark = pytest.mark.timeout(180)
 
 
 class Gate:
