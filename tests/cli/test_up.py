@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,16 @@ class Instance:
         return code
 
 
+@contextmanager
+def ended(instance: Instance) -> Iterator[Instance]:
+    """Leave no process behind, however the test ends."""
+    try:
+        yield instance
+    finally:
+        if instance.process.poll() is None:
+            instance.stop()
+
+
 def start(folder: Path) -> Instance:
     environment = os.environ | {"FLIGHTWATCH_FLIGHTWATCH_NODE": "test-node", "FLIGHTWATCH_CONSOLE_PORT": "23500"}
     command = [sys.executable, "-m", "flightwatch.cli", "up", "--data-dir", str(folder)]
@@ -71,13 +82,9 @@ def start(folder: Path) -> Instance:
 
 @pytest.fixture(scope="module")
 def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    running = start(tmp_path_factory.mktemp("up") / "data")
-    try:
+    with ended(start(tmp_path_factory.mktemp("up") / "data")) as running:
         running.wait_for("SELECT count() > 1 FROM flightwatch.node_samples")
         yield running
-    finally:
-        if running.process.poll() is None:
-            running.stop()
 
 
 def test_this_machine_is_in_sql(instance: Instance) -> None:
@@ -188,9 +195,9 @@ def test_the_page_shows_live_readings_and_asks_nobody_else(instance: Instance, t
 
 
 def test_stop_is_clean_and_a_restart_continues(tmp_path: Path) -> None:
-    first = start(tmp_path / "data")
-    first.wait_for("SELECT count() > 0 FROM flightwatch.node_samples")
-    assert first.stop() == 0
+    with ended(start(tmp_path / "data")) as first:
+        first.wait_for("SELECT count() > 0 FROM flightwatch.node_samples")
+        assert first.stop() == 0
     assert not (tmp_path / "data" / "flightwatch.sock").exists()
     closed = flightwatch(
         "sql",
@@ -219,27 +226,30 @@ def test_stop_is_clean_and_a_restart_continues(tmp_path: Path) -> None:
 
 
 def test_a_killed_instance_leaves_no_agent_and_starts_again_with_a_backlog(tmp_path: Path) -> None:
-    first = start(tmp_path / "data")
-    first.wait_for("SELECT count() > 0 FROM flightwatch.node_samples")
-    children = [
-        int(child)
-        for task in Path(f"/proc/{first.process.pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
-    assert len(children) == 1
-    first.process.kill()
-    first.process.wait(300)
-    assert first.process.stdout is not None
-    first.process.stdout.close()
+    with ended(start(tmp_path / "data")) as first:
+        first.wait_for("SELECT count() > 0 FROM flightwatch.node_samples")
+        children = [
+            int(child)
+            for task in Path(f"/proc/{first.process.pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
+        assert len(children) == 1
+        first.process.kill()
+        first.process.wait(300)
+        assert first.process.stdout is not None
+        first.process.stdout.close()
     for _ in range(1200):
         if not Path(f"/proc/{children[0]}").exists():
             break
         time.sleep(0.25)
     assert not Path(f"/proc/{children[0]}").exists()
     # What the agent sent at its end waits on the bus, so ingest works while the page is being built.
+    restarted_ms = time.time_ns() // 1_000_000
     second = start(tmp_path / "data")
     try:
-        second.wait_for("SELECT count() > 0 FROM flightwatch.node_samples WHERE ts > now64(3) - INTERVAL 5 SECOND")
+        second.wait_for(
+            f"SELECT count() > 0 FROM flightwatch.node_samples WHERE ts > fromUnixTimestamp64Milli({restarted_ms})"
+        )
         assert second.sql("SELECT count() AS n FROM flightwatch.data_gaps")[0]["n"] == 0
     finally:
         assert second.stop() == 0

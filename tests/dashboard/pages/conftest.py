@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, expect, sync_playwright
 
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.protocols import Row
@@ -106,6 +106,7 @@ def browser() -> Iterator[Browser]:
     """Debian's Chromium."""
     if not CHROMIUM.exists():
         pytest.skip("chromium is not installed: apt-get install chromium")
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
         yield started
