@@ -55,7 +55,10 @@ def why_none(
     except FlightwatchError:
         return None
     decision = policy.decide(one, statements, _facts(one, facts, settings, inventory, now_ms), settings)
-    return words_of(decision.why) if decision.mode is None else None
+    if decision.mode is not None:
+        return None
+    words = words_of(decision.why)
+    return words if words == decision.why else words.replace(one.kind, known("kind", one.kind))
 
 
 def _facts(

@@ -67,7 +67,7 @@ def evidence_figure(store: Store, one: Incident, facts: Facts, view: View, now_m
         marks.append(Mark(view.local(one.closed_at_ms), t("incident.closed"), "warning"))
     figure = graphs.strips(strips, span, marks)
     age = None if newest is None else max(0.0, (now_ms - newest) / 1000)
-    note = quality(age if window.live else 0.0, None) if newest is not None else ""
+    note = quality(age, fixed=not window.live) if newest is not None else ""
     return figure, {"height": f"{max(180, 108 * len(strips) + 60)}px"}, note, _tools(one, facts, window)
 
 

@@ -79,6 +79,8 @@ def timeline(
     """Return what happened to the incident, its messages and actions among it, the newest first."""
     rows: list[tuple[int, str, Any]] = []
     for entry in history:
+        if entry.event == "changed" and not _is_telling(entry):
+            continue
         rows.append((entry.at_ms, known("history", entry.event), _entry(entry)))
     for one in deliveries:
         if one.state not in (WAITING, INTENT):
@@ -121,6 +123,11 @@ def _entry(entry: HistoryEntry) -> Any:
 
 #: Details of a change that are said otherwise, or only to the engine.
 _UNSAID = ("from", "to", "root", "ids", "into", "finding")
+
+
+def _is_telling(entry: HistoryEntry) -> bool:
+    """Say whether a change of figures has anything for people to read."""
+    return any(name not in _UNSAID and _is_plain(value) for name, value in entry.detail.items())
 
 
 def _is_plain(value: Any) -> bool:

@@ -39,7 +39,12 @@ def panel(
 
 
 def quality(
-    age_seconds: float | None, reporting: int | None = None, expected: int | None = None, unit: str = ""
+    age_seconds: float | None,
+    reporting: int | None = None,
+    expected: int | None = None,
+    unit: str = "",
+    *,
+    fixed: bool = False,
 ) -> html.Span:
     """Return coverage and age of a panel's data; stale data and missing reporters are marked.
 
@@ -47,6 +52,7 @@ def quality(
     ----------
     reporting, expected: how many there are of how many; None where that is not known.
     unit: what is counted, in the reader's language.
+    fixed: a stretch of the past is shown; how old its newest value is says nothing.
     """
     parts: list[Any] = []
     if reporting is not None:
@@ -60,7 +66,9 @@ def quality(
                     className=f"fw-cover{short}",
                 )
             )
-    if age_seconds is None:
+    if fixed:
+        pass
+    elif age_seconds is None:
         parts.append(html.Span(t("age.unknown"), className="fw-warn"))
     else:
         stale = " fw-stale" if age_seconds > STALE_SECONDS else ""

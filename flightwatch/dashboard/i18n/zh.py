@@ -22,7 +22,7 @@ WORDS: dict[str, str] = {
     "theme.switch": "深色 / 浅色",
     "copy_link": "复制链接",
     "copy": "复制",
-    "ago": "{age} 前",
+    "ago": "{age}前",
     "search.everything": "节点或作业…",
     "search.found": "搜索结果",
     "search.nothing": "没有这个名称",

@@ -31,6 +31,7 @@ NAME = "page.node"
 IN_MENU = False
 KEY = ""
 
+READINGS_PX = 420
 #: How people write units that the tables write in letters.
 SIGNS = {"C": "°C", "us": "µs", "C/s": "°C/s", "pct": "%"}
 IDLE = ThrottleReason.IDLE | ThrottleReason.APPLICATION_CLOCKS | ThrottleReason.SYNC_BOOST
@@ -90,7 +91,7 @@ def layout(view: View, services: Services) -> Any:
             panel(
                 t("node.readings"),
                 html.Div(id="readings-failure"),
-                grids.grid("readings", columns, row_id="params.data.key", filters=True),
+                grids.grid("readings", columns, height_px=READINGS_PX, row_id="params.data.key", filters=True),
                 note="readings-note",
             ),
         ]
@@ -109,11 +110,12 @@ def register(app: Dash, services: Services) -> None:
         Output("readings", "rowData"),
         Output("readings-note", "children"),
         Output("readings-failure", "children"),
+        Output("readings", "style"),
         Input("view", "data"),
         Input("beat", "data"),
     )
-    @safely(3, 2)
-    def readings(data: Any, _: Any) -> tuple[Any, Any, Any]:
+    @safely(4, 2)
+    def readings(data: Any, _: Any) -> tuple[Any, Any, Any, Any]:
         return _readings(store, node_of(store, View.of(data)))
 
 
@@ -155,7 +157,7 @@ def _register_series(app: Dash, store: Store) -> None:
         return (
             figure,
             {"height": f"{max(160, 96 * len(strips) + 50)}px"},
-            quality(age, count, None, t("unit.devices")) if count else "",
+            quality(age, count, None, t("unit.devices"), fixed=not window.live) if count else "",
         )
 
 
@@ -179,7 +181,7 @@ def _register_host(app: Dash, store: Store) -> None:
             (view.local(window.start_ms), view.local(window.end_ms)),
             node_series.marks(store, view, window, words=False),
         )
-        return figure, {"height": f"{max(160, 84 * len(strips) + 50)}px"}, quality(age)
+        return figure, {"height": f"{max(160, 84 * len(strips) + 50)}px"}, quality(age, fixed=not window.live)
 
 
 def _register_beside(app: Dash, store: Store, remembered: Remembered) -> None:
@@ -200,11 +202,13 @@ def _register_beside(app: Dash, store: Store, remembered: Remembered) -> None:
         return _ranks(ranks), shown
 
 
-def _readings(store: Store, name: str) -> tuple[list[dict[str, Any]], Any, Any]:
+def _readings(store: Store, name: str) -> tuple[list[dict[str, Any]], Any, Any, Any]:
     rows = page_reads.latest_readings(store, name)
     ages = [row["age_seconds"] for row in rows if row["age_seconds"] is not None]
     note = quality(min(ages) if ages else None, len(rows), None, t("unit.readings"))
-    return [_grid_row(row) for row in rows], note, None if rows else failure_or_hint(name)
+    # Not taken away: the grid fits its columns to its width.
+    style = {"height": f"{READINGS_PX}px"} if rows else {"height": "0", "visibility": "hidden"}
+    return [_grid_row(row) for row in rows], note, None if rows else failure_or_hint(name), style
 
 
 def failure_or_hint(name: str) -> Any:
