@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import logging
 
@@ -63,6 +64,12 @@ def _target(incident: Incident, facts: Facts) -> str:
         return f"{len(facts.nodes)} nodes"
     place = incident.node or incident.job or "target"
     return place if incident.device is None else f"{place} GPU {incident.device}"
+
+
+def load_drawing() -> None:
+    """Load the library that draws: the first message with a picture would wait a second for it."""
+    importlib.import_module("matplotlib.backends.backend_agg")
+    importlib.import_module("matplotlib.figure")
 
 
 def draw(series: Series, opened_at_ms: int, target: str) -> bytes:

@@ -41,7 +41,7 @@ class Alerting:
         self, records: AlertRecords, incidents: IncidentRecords, channels: Mapping[str, Channel], routes: Routes,
         messages: Messages, settings: AlertSettings, clock: Clock, heartbeat: Heartbeat | None = None,
     ) -> None:  # fmt: skip
-        self._records, self._channels = records, channels
+        self._records, self._channels, self._messages = records, channels, messages
         self._settings, self._clock, self._heartbeat = settings, clock, heartbeat
         self._planner = Planner(records, incidents, channels, routes, settings, clock)
         self._loops = [
@@ -66,6 +66,7 @@ class Alerting:
             if left:
                 log.warning("%d messages may repeat: an earlier process ended while it sent them", left)
             self._epoch = lease.epoch
+            self._messages.prepare(self._channels.values())
         told = self._planner.plan(lease)
         if self._is_due("remind", _REMIND_SECONDS):
             told += self._planner.remind(lease)

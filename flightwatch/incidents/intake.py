@@ -51,14 +51,18 @@ class Intake:
     ) -> None:
         self._bus, self._subscription, self._fast, self._verify = bus, subscription, fast, verify
         self._positions = dict(positions)
+        self._unstored = Taken()
         self._aligned: dict[Partition, int] = {}
         self._incarnations: dict[Partition, str] = {}
         #: Messages and rows that could not be read; ingest puts them into the dead letters.
         self.unreadable = 0
 
     def read(self, max_bytes: int, timeout_seconds: float, now_ms: Callable[[], int]) -> Taken:
-        """Return the next batch; empty on timeout. Raises TransientError when the bus is away."""
-        taken = Taken()
+        """Return the next batch; empty on timeout. Raises TransientError when the bus is away.
+
+        Positions and offsets are those since the last `done`.
+        """
+        taken = Taken([], self._unstored.positions, self._unstored.offsets)
         for message in self._wanted(self._subscription.poll(max_bytes, timeout_seconds)):
             try:
                 self._take(message, taken)
@@ -75,6 +79,7 @@ class Intake:
     def done(self, taken: Taken) -> None:
         """Note that a batch is stored, and tell the bus. Raises StaleGeneration where a partition passed to another."""
         self._positions |= taken.positions
+        self._unstored = Taken()
         for partition, offset in taken.offsets.items():
             self._subscription.commit(partition, offset)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from flightwatch.core.clock import Clock
@@ -12,9 +12,17 @@ from flightwatch.core.vocabulary import Severity
 from flightwatch.incidents.alert_settings import AlertSettings
 from flightwatch.incidents.buttons import button_value
 from flightwatch.incidents.channels import Channel
+from flightwatch.incidents.chart import load_drawing
 from flightwatch.incidents.contract import Alert, Disclosure
 from flightwatch.incidents.facts import FactReader, Facts
-from flightwatch.incidents.text import incident_alert, incident_link, merged_alert, platform_alert, together_alert
+from flightwatch.incidents.text import (
+    incident_alert,
+    incident_link,
+    merged_alert,
+    platform_alert,
+    prepare,
+    together_alert,
+)
 from flightwatch.pipeline.control.alert_rows import StoredDelivery, Thread
 from flightwatch.pipeline.control.incidents import IncidentRecords
 
@@ -40,6 +48,13 @@ class Messages:
     ) -> None:  # fmt: skip
         self._incidents, self._facts, self._settings = incidents, facts, settings
         self._clock, self._cluster, self._picture = clock, cluster, picture
+
+    def prepare(self, channels: Iterable[Channel]) -> None:
+        """Load what the first message to these channels would wait for."""
+        for channel in channels:
+            prepare(channel.settings.language)
+            if self._picture is not None and _shows_pictures(channel):
+                load_drawing()
 
     def alert(
         self, delivery: StoredDelivery, channel: Channel, thread: Thread | None, members: Sequence[StoredDelivery]

@@ -21,6 +21,8 @@ from flightwatch.incidents.words import filters
 
 #: Characters before the fold.
 LEAD = 600
+#: Characters of a title; names can be of any length.
+LONGEST_TITLE = 300
 _TEMPLATES = Path(__file__).parent / "templates"
 #: The lines of a text in their order.
 _ORDER = ("headline", "place", "cause", "runner_up", "loss", "checkpoint", "changes", "earlier", "did", "next",
@@ -51,6 +53,11 @@ def _words(language: str) -> Any:
     )  # fmt: skip
     environment.filters |= filters(language)
     return environment.get_template(f"{language}.j2").module
+
+
+def prepare(language: str) -> None:
+    """Read a language's lines before the first message needs them: that takes some tenths of a second, once."""
+    _words(language)
 
 
 def incident_alert(
@@ -89,7 +96,7 @@ def incident_alert(
         facts_shown.append((words.labels["notes"], str(words.repeat())))
     return Alert(
         key=incident.thread or incident.id, idempotency_key=idempotency_key, reason=reason,
-        severity=incident.severity, title=_one_line(title), lead=lead, body=_body(lead, facts_shown, link),
+        severity=incident.severity, title=_title(title), lead=lead, body=_body(lead, facts_shown, link),
         facts=tuple(facts_shown), link=link, at_ms=now_ms, opened_at_ms=incident.opened_at_ms,
         cluster=incident.cluster, incident=None if disclosure is Disclosure.MINIMAL else incident, picture=picture,
         language=language,
@@ -245,7 +252,7 @@ def together_alert(
         facts.append((words.labels["notes"], str(words.repeat())))
     return Alert(
         key=key, idempotency_key=idempotency_key, reason=AlertReason.RESOLVED if over else AlertReason.OPENED,
-        severity=worst, title=_one_line(str(words.together_title(len(ordered), over, worst.value))), lead=lead,
+        severity=worst, title=_title(str(words.together_title(len(ordered), over, worst.value))), lead=lead,
         body=_body(lead, facts, link), facts=tuple(facts), link=link, at_ms=now_ms,
         opened_at_ms=min((one.opened_at_ms for one, _ in ordered), default=now_ms), cluster=cluster, language=language,
     )  # fmt: skip
@@ -266,7 +273,7 @@ def platform_alert(
     title = str(getattr(words, f"{what}_title")(detail))
     lead = str(getattr(words, f"{what}_lead")(detail, zone))
     return Alert(
-        key=key, idempotency_key=idempotency_key, reason=reason, severity=severity, title=_one_line(title), lead=lead,
+        key=key, idempotency_key=idempotency_key, reason=reason, severity=severity, title=_title(title), lead=lead,
         body=_body(lead, (), link), facts=(), link=link, at_ms=now_ms, opened_at_ms=now_ms, cluster=cluster,
         language=language,
     )  # fmt: skip
@@ -281,7 +288,7 @@ def merged_alert(
     lead = str(words.merged_lead(told, link))
     return Alert(
         key=key, idempotency_key=idempotency_key, reason=AlertReason.RESOLVED, severity=into.severity,
-        title=_one_line(str(words.merged_title(told))), lead=lead, body=lead, facts=(), link=link, at_ms=now_ms,
+        title=_title(str(words.merged_title(told))), lead=lead, body=lead, facts=(), link=link, at_ms=now_ms,
         opened_at_ms=into.opened_at_ms, cluster=into.cluster, language=language,
     )  # fmt: skip
 
@@ -292,7 +299,12 @@ def incident_link(console_url: str, incident: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return a text as one line; what cannot be seen is dropped: it could turn the line around or hide a part."""
+    return " ".join("".join(char for char in text if char.isprintable() or char.isspace()).split())
+
+
+def _title(text: str) -> str:
+    return _one_line(text)[:LONGEST_TITLE]
 
 
 def _body(lead: str, facts: Sequence[tuple[str, str]], link: str) -> str:

@@ -543,6 +543,40 @@ def test_long_and_odd_texts_stay_inside_the_limits(service: str) -> None:
     assert len(seen[0].body) < {"feishu": 20_000, "dingtalk": 20_000, "teams": 28_000}.get(service, 500_000)
 
 
+EVIL = "[a](http://evil.example) ![b](http://evil.example/p) <!channel> <@U1> <at id=all></at> @everyone <i>x</i> `c`"
+
+
+#: What a service would read as a link, a tag or somebody to call; a backslash before it takes its power.
+MARKUP = {
+    "slack": r"<[!@]", "feishu": r"<at|\]\(", "dingtalk": r"(?<!\\)(\]\(|<)", "wecom": r"<[@!ai]|\]\(",
+    "teams": r"(?<!\\)\]\(|<", "discord": r"(?<!\\)\]\(", "telegram": r"<(?!/?b>)",
+}  # fmt: skip
+
+
+def _marked(value: Any) -> list[str]:
+    """Return the strings of a document in which markup is read: not those of plain text, nor titles."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, list):
+        return [text for one in value for text in _marked(one)]
+    if not isinstance(value, dict) or "plain_text" in (value.get("type"), value.get("tag")):
+        return []
+    return [text for key, one in value.items() if key != "title" for text in _marked(one)]
+
+
+@pytest.mark.parametrize("service", MARKUP)
+def test_names_are_words_and_nowhere_markup(service: str) -> None:
+    evil = alert(title=EVIL, lead=EVIL, facts=(("Job", EVIL),), link="", picture=None)
+    seen, _ = exchange(service, evil)
+    texts = _marked(seen[0].json)
+    assert sum("evil.example" in text for text in texts) >= 1
+    assert [text for text in texts if re.search(MARKUP[service], text)] == []
+    if service == "discord":
+        assert seen[0].json["allowed_mentions"] == {"parse": []}
+    if service == "dingtalk":
+        assert seen[0].json["at"] == {"isAtAll": False}
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

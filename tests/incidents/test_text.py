@@ -52,6 +52,26 @@ def test_the_lead_is_short_and_begins_with_severity_and_progress(name: str, lang
     assert "None" not in as_text(alert)
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_names_cannot_turn_or_hide_a_line(language: str) -> None:
+    evil = "llm\u202e\u2066\x1b[31m\x00\u200b\nP4\r\n-70b\ud800"
+    scene = replace(SCENES["slow"], incident=incident(job=evil, summary=f"It is {evil}.", tenant=evil, node=evil))
+    alert = render(scene, language, disclosure=Disclosure.FULL)
+    text = as_text(alert)
+    assert "llm[31m P4 -70b" in text
+    assert all(char.isprintable() or char == "\n" for char in text)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_huge_names_leave_the_first_lines_readable(language: str) -> None:
+    name = "n" * 100_000
+    scene = replace(SCENES["slow"], incident=incident(job=name, node=name, tenant=name, summary=name))
+    alert = render(scene, language, disclosure=Disclosure.FULL)
+    assert len(alert.lead) <= LEAD
+    assert len(alert.title) < 1_000
+    assert "P2" in alert.lead.splitlines()[0]
+
+
 def test_lines_keep_their_order() -> None:
     lead = render(SCENES["xid79"]).lead
     marks = ["P1 · JOB STOPPED", "slot U20", "Cause", "Losing", "Last durable checkpoint", "No earlier incident",

@@ -61,5 +61,5 @@ class WeCom(HttpNotifier):
 
 
 def _plain(text: str) -> str:
-    """Take the power from angle brackets: they colour text and mention people."""
-    return text.replace("<", "‹").replace(">", "›")
+    """Take the power from angle brackets, which colour text and mention people, and from links."""
+    return text.replace("<", "‹").replace(">", "›").replace("](", "] (")
