@@ -22,7 +22,7 @@ from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState,
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import BoolArray, FloatArray, sorted_median, trailing_sum
 from flightwatch.detectors.layout import domain_of_nodes
-from flightwatch.detectors.series import Grid, Spell, first_median, grid_of, spells
+from flightwatch.detectors.series import A_MOMENT, Grid, Spell, first_median, grid_of, spells
 from flightwatch.detectors.statement import About, place, state_findings
 from flightwatch.detectors.thermal import DOMAINS
 
@@ -157,7 +157,7 @@ class AnomalyDetector:
         for column in TABLES[table].columns:
             if column.name in NOT_READINGS or column.type not in ("f32", "f64", "u32", "u64"):
                 continue
-            values = grid.deltas(column.name) if column.counter else grid.column(column.name, forward_cells=1)
+            values = grid.deltas(column.name) if column.counter else grid.column(column.name, forward_cells=A_MOMENT)
             if values is None or not np.isfinite(values).any():
                 continue
             names.append(column.name)
@@ -239,12 +239,12 @@ class AnomalyDetector:
 
 def busy_cells(grid: Grid, frames: Frames) -> BoolArray:
     """Say when a target works: its own utilisation, or the highest of its node's devices; else always."""
-    util = grid.column("util_pct", forward_cells=1)
+    util = grid.column("util_pct", forward_cells=A_MOMENT)
     if util is not None:
         return np.asarray(np.nan_to_num(util) > BUSY_PCT)
     busy = np.ones(grid.shape, dtype=bool)
     devices = grid_of(frames, "device_samples", ("node", "device"))
-    load = devices.column("util_pct", forward_cells=1) if devices is not None else None
+    load = devices.column("util_pct", forward_cells=A_MOMENT) if devices is not None else None
     if devices is None or load is None:
         return busy
     at = np.clip(np.searchsorted(devices.times_T, grid.times_T), 0, len(load) - 1)

@@ -18,7 +18,7 @@ from flightwatch.detectors.anomaly import busy_cells
 from flightwatch.detectors.autoencoder_model import FloatArray, Model
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import sorted_median
-from flightwatch.detectors.series import Grid, Spell, cells, first_median, grid_of, spells
+from flightwatch.detectors.series import A_MOMENT, Grid, Spell, cells, first_median, grid_of, spells
 from flightwatch.detectors.statement import About, place, state_findings
 
 #: Readings that are learned where most devices have them.
@@ -139,7 +139,7 @@ def residuals(grid: Grid, frames: Frames, columns: Sequence[str]) -> FloatArray 
     busy = busy_cells(grid, frames)
     parts = []
     for name in columns:
-        values = grid.column(name, forward_cells=1)
+        values = grid.column(name, forward_cells=A_MOMENT)
         if values is None:
             return None
         result = np.full(values.shape, np.nan)
@@ -159,7 +159,7 @@ def training_windows(frames: Frames) -> tuple[FloatArray, tuple[str, ...]]:
     grid = grid_of(frames, "device_samples", ("node", "device"))
     if grid is None:
         return np.empty((0, WINDOW, 0)), ()
-    known = {name: grid.column(name, forward_cells=1) for name in COLUMNS}
+    known = {name: grid.column(name, forward_cells=A_MOMENT) for name in COLUMNS}
     columns = tuple(name for name, one in known.items() if one is not None and np.isfinite(one).mean() > 0.9)
     residual = residuals(grid, frames, columns) if columns else None
     if residual is None:

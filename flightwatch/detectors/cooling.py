@@ -14,7 +14,7 @@ from scipy import stats
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import BoolArray, FloatArray, sorted_median
-from flightwatch.detectors.series import Grid, Spell, grid_of, spells
+from flightwatch.detectors.series import A_MOMENT, Grid, Spell, grid_of, spells
 from flightwatch.detectors.statement import About, state_findings
 from flightwatch.detectors.thermal import Thermal, ThermalThresholds, hot_cells, thermal_of
 
@@ -165,7 +165,7 @@ def _is_whole(thermal: Thermal, kind: str, members: list[int], spell: Spell, lim
 
 
 def _inlet_rise(thermal: Thermal, warming: Warming, inlet: Grid | None) -> float | None:
-    values = inlet.column("inlet_c", forward_cells=1) if inlet is not None else None
+    values = inlet.column("inlet_c", forward_cells=A_MOMENT) if inlet is not None else None
     if inlet is None or values is None:
         return None
     nodes = {str(thermal.grid.keys_D[d][0]) for d in warming.members}

@@ -10,7 +10,7 @@ import pandas as pd
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, FindingState, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
-from flightwatch.detectors.series import cells, grid_of, spells
+from flightwatch.detectors.series import A_MOMENT, cells, grid_of, spells
 from flightwatch.detectors.statement import About, state_findings
 
 #: Tables in which a living node shows up by itself, job or not.
@@ -24,7 +24,8 @@ class HostThresholds:
     Attributes
     ----------
     silent_s, silent_intervals: a node is dead after the longer of both without any row, judged against the newest row
-    of its cluster; an interval is what its own rows keep. blind_share: when this share of nodes is silent, it is the pipeline, not the nodes.
+    of its cluster; an interval is what its own rows keep. blind_share: when this share of nodes
+    is silent, it is the pipeline, not the nodes.
     skew_us, skew_hold_s: clock offset and for how long.
     minority, minimum_nodes: a value held by at most this share of at least so many nodes is a drift.
     """
@@ -164,7 +165,7 @@ class ClockSkewDetector:
     def score(self, frames: Frames) -> list[Finding]:
         """See `contract.Detector`."""
         grid = grid_of(frames, "node_samples", ("node",))
-        offset = grid.column("clock_offset_us", forward_cells=1) if grid is not None else None
+        offset = grid.column("clock_offset_us", forward_cells=A_MOMENT) if grid is not None else None
         if grid is None or offset is None:
             return []
         off = np.abs(np.nan_to_num(offset)) > self.thresholds.skew_us

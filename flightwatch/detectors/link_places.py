@@ -25,6 +25,9 @@ TIE, TIE_EVIDENCE = 0.002, 30.0
 PENALTY = 0.005
 #: Candidate nodes looked at, those with the largest growth first.
 CANDIDATES = 24
+#: A second adapter must explain so much of the variance beside the first, and so many times what both leave over per
+#: rank; its own ranks' transfers must have grown by this share of the largest growth.
+SECOND_GAIN, SECOND_EVIDENCE, SECOND_OWN = 0.05, 60.0, 0.3
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,7 @@ def rank_hypotheses(run: RunSteps, growth: FloatArray) -> list[Hypothesis]:
     if len(by_node) < 2 or not growth.any():
         return []
     order = sorted(by_node, key=lambda name: (-float(growth[by_node[name]].mean()), name))[:CANDIDATES]
-    groups = {axis: layout.communication_groups(axis) for axis in ("dp", "cp") if layout.known}
-    groups = {axis: group for axis, group in groups.items() if (layout.axis_R[axis] >= 0).any()}
+    groups = _groups_across(run)
     total = float(((growth - growth.mean()) ** 2).sum()) or 1.0
     found = [
         Hypothesis(FindingScope.NODE, (name,), name, *_fit(growth, _node_patterns(run, {name}, groups), total))
@@ -68,6 +70,38 @@ def rank_hypotheses(run: RunSteps, growth: FloatArray) -> list[Hypothesis]:
                 fit, explains = _fit(growth, patterns, total)
                 found.append(Hypothesis(FindingScope.LEAF_SWITCH, tuple(sorted(nodes)), name, fit - PENALTY, explains))
     return sorted(found, key=lambda one: (-one.fit, one.name))
+
+
+def second_adapter(run: RunSteps, growth: FloatArray, sigma_R: FloatArray, said: set[str]) -> Hypothesis | None:
+    """Return the one node whose adapter explains what those said before leave over; None where none or several do.
+
+    A group runs at the pace of its slowest adapter, so the patterns of all of them together are fitted, not their sum.
+    """
+    groups = _groups_across(run)
+    total = float(((growth - growth.mean()) ** 2).sum())
+    before = _node_patterns(run, said, groups)
+    known = _fit(growth, before, total or 1.0)[1]
+    own = {name: float(growth[ranks].mean()) for name, ranks in run.layout.positions_by(run.layout.node_R).items()}
+    order = sorted((name for name in own if name not in said), key=lambda name: (-own[name], name))[:CANDIDATES]
+    order = [name for name in order if own[name] > SECOND_OWN * growth.max(initial=0.0)]
+    if not total or not order:
+        return None
+    found = [
+        Hypothesis(FindingScope.NODE, (name,), name,
+                   *_fit(growth, [*before, *_node_patterns(run, {*said, name}, groups)], total))
+        for name in order
+    ]  # fmt: skip
+    best = max(found, key=lambda one: one.explains)
+    left = max((1 - best.explains) * total / max(1, len(growth) - 7), float(np.median(sigma_R)) ** 2)
+    enough = best.explains - known > max(SECOND_GAIN, SECOND_EVIDENCE * left / total)
+    alone = sum(one.explains > best.explains - max(TIE, TIE_EVIDENCE * left / total) for one in found) == 1
+    return best if enough and alone else None
+
+
+def _groups_across(run: RunSteps) -> dict[str, Groups]:
+    layout = run.layout
+    groups = {axis: layout.communication_groups(axis) for axis in ("dp", "cp") if layout.known}
+    return {axis: group for axis, group in groups.items() if (layout.axis_R[axis] >= 0).any()}
 
 
 def _node_patterns(run: RunSteps, nodes: set[str], groups: dict[str, Groups]) -> list[FloatArray]:

@@ -10,7 +10,7 @@ import numpy as np
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import FloatArray
-from flightwatch.detectors.series import Grid, Spell, cells, grid_of, spells
+from flightwatch.detectors.series import ALWAYS, Grid, Spell, cells, grid_of, spells
 from flightwatch.detectors.statement import About, place, state_findings
 
 
@@ -69,7 +69,7 @@ class MemoryErrorDetector:
                 Severity.P3,
             ),
         ):
-            values = grid.column(column, forward_cells=1)
+            values = grid.column(column, forward_cells=ALWAYS)
             if values is None:
                 continue
             for spell in spells(np.nan_to_num(values) > 0, 1, 3):

@@ -9,16 +9,18 @@ import numpy as np
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
-from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.grouped import FloatArray, trailing_sum
 from flightwatch.detectors.layout import domain_of_nodes
 from flightwatch.detectors.port_peers import Crowd, against_peers, crowds, usual_of
-from flightwatch.detectors.series import Grid, Spell, cells, grid_of, spells
+from flightwatch.detectors.series import ALWAYS, Grid, Spell, cells, grid_of, spells
 from flightwatch.detectors.statement import About, state_findings
 
 ERRORS = (
     "symbol_errors_total", "rcv_errors_total", "xmit_discards_total", "out_of_sequence_total", "packet_seq_err_total",
     "ack_timeout_total", "retransmits_total", "fec_uncorrected_total", "link_recovered_total",
 )  # fmt: skip
+#: Cells of a rate over the hold time that make it last.
+LASTING = 2
 CONGESTION = ("cnp_handled_total", "cnp_sent_total", "ecn_marked_total", "pfc_rx_pause_total", "xmit_wait_total")
 
 
@@ -49,9 +51,8 @@ class PortThresholds:
 class PortDetector:
     """Finds kinds `rdma` (scope port, or leaf_switch) and `link_flap` (scope port).
 
-    Does not see: what the adapter does not count; a congestion of ports of several nodes that no switch explains (a job's
-    own pattern);
-    a port that was down from the start and stays down (unused ports are).
+    Does not see: what the adapter does not count; congestion on ports of several nodes that no switch explains (a job's
+    own pattern); a port that was down from the start and stays down (unused ports are).
     """
 
     name = "ports"
@@ -111,7 +112,7 @@ class PortDetector:
 
     def _degraded(self, grid: Grid) -> Iterable[Finding]:
         """A link that came back at fewer lanes or a lower speed works, at part of its rate."""
-        rate = grid.column("rate_gbps", forward_cells=1)
+        rate = grid.column("rate_gbps", forward_cells=ALWAYS)
         if rate is None:
             return
         best = np.maximum.accumulate(np.nan_to_num(rate), axis=0)
@@ -127,12 +128,12 @@ class PortDetector:
         traffic = self._traffic(grid)
         errors, names = self._sum(grid, ERRORS)
         limits = self.thresholds
-        on, off = cells(limits.hold_s, grid.interval_s, 2), cells(limits.clear_s, grid.interval_s, 2)
-        per_minute = 60.0 / grid.interval_s
+        off = cells(limits.clear_s, grid.interval_s, 2)
+        per_minute = 60.0 / (grid.interval_s * cells(limits.hold_s, grid.interval_s))
         if errors is not None:
             z = against_peers(errors, traffic)
             hot = (z > limits.z) & (np.nan_to_num(errors) * per_minute >= limits.errors_per_minute)
-            for spell in spells(hot, on, off):
+            for spell in spells(hot, LASTING, off):
                 rate = float(np.nanmean(errors[spell.begin : spell.said + 1, spell.target])) * per_minute
                 text = f"has {rate:.0f} transport or link errors a minute, far above its peers at equal traffic"
                 seen = {"per_minute": round(rate, 1), "counters": names}
@@ -144,9 +145,10 @@ class PortDetector:
         self, grid: Grid, traffic: FloatArray | None, errors: FloatArray | None, switch_of: dict[str, str]
     ) -> Iterable[Finding]:
         """Each counter apart: marks and ticks of waiting are no common unit."""
-        limits, per_minute = self.thresholds, 60.0 / grid.interval_s
+        limits = self.thresholds
         on, off = cells(limits.hold_s, grid.interval_s, 2), cells(limits.clear_s, grid.interval_s, 2)
-        counters = {name: grown for name in CONGESTION if (grown := grid.deltas(name)) is not None}
+        per_minute = 60.0 / (grid.interval_s * cells(limits.hold_s, grid.interval_s))
+        counters = {name: grown for name in CONGESTION if (grown := self._grown(grid, name)) is not None}
         if not counters:
             return
         usual = {name: np.nan_to_num(usual_of(grown, traffic)) for name, grown in counters.items()}
@@ -161,7 +163,7 @@ class PortDetector:
         if errors is not None:
             any_hot &= ~(np.nan_to_num(errors) * per_minute >= limits.errors_per_minute)
         alone, together = crowds(
-            list(spells(any_hot, on, off)), grid.keys_D, switch_of, 3 * on, limits.crowd_nodes
+            list(spells(any_hot, LASTING, off)), grid.keys_D, switch_of, 3 * on, limits.crowd_nodes
         )  # fmt: skip
         for spell in alone:
             at = (spell.said, spell.target)
@@ -183,21 +185,29 @@ class PortDetector:
         about = About(
             kind=FindingKind.RDMA, scope=FindingScope.LEAF_SWITCH, targets=(crowd.switch,), score=float(len(nodes)),
             threshold=float(self.thresholds.crowd_nodes), severity=Severity.P3, aspect="switch",
-            summary=f"Leaf switch {crowd.switch} is congested: ports of {len(nodes)} of its nodes count marks or pauses "
-            "far above ports of like traffic elsewhere.",
+            summary=f"Leaf switch {crowd.switch} is congested: ports of {len(nodes)} of its nodes count far more marks "
+            "or pauses than ports of like traffic elsewhere.",
             evidence={"nodes": nodes[:64]},
         )  # fmt: skip
         return state_findings(self.name, self.version, grid, last, about)
 
+    def _grown(self, grid: Grid, name: str) -> FloatArray | None:
+        """Return what a counter grew in the hold time before each cell; unknown where the cell itself is."""
+        grown = grid.deltas(name)
+        if grown is None:
+            return None
+        total = trailing_sum(np.nan_to_num(grown), cells(self.thresholds.hold_s, grid.interval_s))
+        return np.where(np.isnan(grown), np.nan, total)
+
     def _sum(self, grid: Grid, names: tuple[str, ...]) -> tuple[FloatArray | None, list[str]]:
-        parts = {name: grown for name in names if (grown := grid.deltas(name)) is not None}
+        parts = {name: grown for name in names if (grown := self._grown(grid, name)) is not None}
         if not parts:
             return None, []
         cube = np.stack(list(parts.values()))
         return np.where(np.isnan(cube).all(axis=0), np.nan, np.nansum(cube, axis=0)), list(parts)
 
     def _traffic(self, grid: Grid) -> FloatArray | None:
-        parts = [part for name in ("tx_bytes_total", "rx_bytes_total") if (part := grid.deltas(name)) is not None]
+        parts = [part for name in ("tx_bytes_total", "rx_bytes_total") if (part := self._grown(grid, name)) is not None]
         return np.sum([np.nan_to_num(part) for part in parts], axis=0) if parts else None
 
     def _say(

@@ -10,7 +10,7 @@ import numpy as np
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import FloatArray, sorted_median
-from flightwatch.detectors.series import Grid, Spell, cells, grid_of, spells
+from flightwatch.detectors.series import A_MOMENT, ALWAYS, Grid, Spell, carried, cells, grid_of, spells
 from flightwatch.detectors.statement import About, place, state_findings
 
 #: Readings watched, with what is possible at all and the smallest step that counts as movement.
@@ -33,6 +33,8 @@ DEVICE_READINGS = tuple(name for name in RANGES if name not in HOST_READINGS)
 LOAD = ("util_pct", "fan_pct", "power_w")
 #: Samples that noise is judged by at least, and the share of them that must be known at unchanged load.
 NOISE_SAMPLES, NOISE_KNOWN = 20, 0.3
+#: So long is a reading that is not told thought to stand still.
+CARRIED_S = 60.0
 #: Samples that show how much a load changes by itself.
 FIRST_SAMPLES = 90
 #: From so many targets on, counters that start again on most of them at once are told of none.
@@ -136,8 +138,7 @@ class SensorDetector:
         least = cells(limits.stuck_s, grid.interval_s, 10)
         if len(values) <= least:
             return
-        steady = values.copy()
-        steady[1:] = np.where(np.isnan(values[1:]), values[:-1], values[1:])
+        steady = carried(values, cells(CARRIED_S, grid.interval_s, 2))
         steps = np.zeros(values.shape)
         steps[1:] = np.abs(np.diff(steady, axis=0)) >= move
         rate = self._usual_rate(grid, steps, max(least, 30))
@@ -155,13 +156,14 @@ class SensorDetector:
             yield from self._say(grid, spell, column, "stuck", text, moves)
 
     def _usual_rate(self, grid: Grid, steps: FloatArray, width: int) -> FloatArray:
-        """Movements per cell of peers under a like load, the quietest fifth of them: a quiet class is not stuck."""
+        """Movements per cell of peers of the model under a like load; the quietest fifth."""
         rates = _trailing(steps, width) / width
         rates[:width] = np.nan
-        util = grid.column("util_pct", forward_cells=1)
+        util = grid.column("util_pct", forward_cells=A_MOMENT)
         busy = np.zeros(grid.shape, dtype=bool) if util is None else _trailing(np.nan_to_num(util), width) / width > 30
         usual = np.zeros(rates.shape)
-        for side in (busy, ~busy):
+        models = np.array([str(model) for model in grid.models()])
+        for side in [(busy == load) & (models == model) for load in (True, False) for model in dict.fromkeys(models)]:
             counted = (side.sum(axis=1) >= 3) & (np.arange(len(rates)) >= width)
             if counted.any():
                 low = np.nanquantile(np.where(side, rates, np.nan)[counted], 0.2, axis=1)
@@ -198,12 +200,11 @@ class SensorDetector:
 
         A target is asked at its own times: an empty cell between two samples is not unknown, it is the last sample.
         """
-        steady = values.copy()
-        steady[1:] = np.where(np.isnan(values[1:]), values[:-1], values[1:])
+        steady = carried(values, 1)
         jumps = np.full(values.shape, np.nan)
         jumps[2:] = np.abs(steady[2:] - 2 * steady[1:-1] + steady[:-2])
         for name, share in (("power_w", 0.1), ("util_pct", 0.2)):
-            load = grid.column(name, forward_cells=1)
+            load = grid.column(name, forward_cells=A_MOMENT)
             if load is None:
                 continue
             change = np.abs(np.diff(load, axis=0))
@@ -218,7 +219,7 @@ class SensorDetector:
     def _resets(self, grid: Grid) -> Iterable[Finding]:
         fell = np.zeros(grid.shape, dtype=bool)
         for column in COUNTERS:
-            values = grid.column(column, forward_cells=1)
+            values = grid.column(column, forward_cells=ALWAYS)
             if values is None:
                 continue
             with np.errstate(invalid="ignore"):

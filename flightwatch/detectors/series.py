@@ -17,6 +17,8 @@ from flightwatch.detectors.grouped import BoolArray, FloatArray, sorted_median
 
 #: A grid never has more times than this: it gets coarser instead.
 MAXIMUM_TIMES = 20_000
+#: Cells over which a reading is carried: a lost row and a late one; what holds until something else is told.
+A_MOMENT, ALWAYS = 2, MAXIMUM_TIMES
 Key = tuple[Any, ...]
 
 
@@ -38,6 +40,7 @@ class Grid:
     _rows: pd.DataFrame
     _cell: np.ndarray[Any, np.dtype[np.int64]]
     _target: np.ndarray[Any, np.dtype[np.int64]]
+    _pace_D: np.ndarray[Any, np.dtype[np.int64]]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,7 +56,7 @@ class Grid:
 
         Parameters
         ----------
-        forward_cells: how many empty cells a value is carried forward over.
+        forward_cells: how many empty cells a value is carried forward over, times as many for slower targets.
         """
         if not self.has(name):
             return None
@@ -61,11 +64,7 @@ class Grid:
         dense = np.full(self.shape, np.nan)
         known = np.isfinite(values)
         dense[self._cell[known], self._target[known]] = values[known]
-        for t in range(1, len(dense)) if forward_cells else ():
-            empty = np.isnan(dense[t])
-            if empty.any():
-                dense[t, empty] = dense[t - 1, empty]
-        return dense
+        return carried(dense, forward_cells * self._pace_D) if forward_cells else dense
 
     def words(self, name: str) -> np.ndarray | None:
         """Return a column of words as [T, D] of objects, None where unknown."""
@@ -75,6 +74,13 @@ class Grid:
         values = self._rows[name].astype(object).to_numpy()
         dense[self._cell, self._target] = values
         return dense
+
+    def models(self) -> list[object]:
+        """Return the model of each target: "unknown" where it is, "all" where nobody tells."""
+        words = self.words("model")
+        if words is None:
+            return ["all"] * self.shape[1]
+        return [next((one for one in words[:, d] if isinstance(one, str)), "unknown") for d in range(self.shape[1])]
 
     def present(self) -> BoolArray:
         """Say per cell whether a row was there at all, [T, D]."""
@@ -87,7 +93,7 @@ class Grid:
 
         The cell in which a silent target is heard again holds all that it counted meanwhile.
         """
-        values, heard = self.column(name, forward_cells=1), self.column(name)
+        values, heard = self.column(name, forward_cells=ALWAYS), self.column(name)
         if values is None or heard is None:
             return None
         grown = np.full_like(values, np.nan)
@@ -117,16 +123,18 @@ def grid_of(frames: Frames, table: str, keys: Sequence[str], only_parents: bool 
     present = [name for name in keys if name in rows]
     codes, uniques = _targets(rows, present)
     stamps = rows["ts"].to_numpy(dtype=float)
-    interval_ms = _interval_ms(stamps, codes)
+    own_ms = _intervals_ms(stamps, codes, len(uniques))
+    interval_ms = max(1000.0, float(np.nanmedian(own_ms))) if np.isfinite(own_ms).any() else 1000.0
     start, end = stamps[0], stamps[-1]
     interval_ms = max(interval_ms, (end - start) / MAXIMUM_TIMES)
     cell = ((stamps - start) // interval_ms).astype(np.int64)
     times = start + (np.arange(int(cell[-1]) + 1) + 1) * interval_ms
+    pace = np.maximum(1, np.round(np.nan_to_num(own_ms) / interval_ms)).astype(np.int64)
     order = {name: position for position, name in enumerate(present)}
     named = [tuple(key[order[name]] if name in order else None for name in keys) for key in uniques]
     cluster = rows["cluster"].iloc[0] if "cluster" in rows else None
     text = None if cluster is None or cluster != cluster else str(cluster)
-    return Grid(named, np.minimum(times, end), interval_ms / 1000, text, rows, cell, codes)
+    return Grid(named, np.minimum(times, end), interval_ms / 1000, text, rows, cell, codes, pace)
 
 
 def _targets(rows: pd.DataFrame, names: list[str]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[Key]]:
@@ -158,12 +166,13 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _interval_ms(stamps: FloatArray, codes: np.ndarray[Any, np.dtype[np.int64]]) -> float:
+def _intervals_ms(stamps: FloatArray, codes: np.ndarray[Any, np.dtype[np.int64]], targets: int) -> FloatArray:
+    """Return the median interval of each target's samples, NaN for a single one."""
     order = np.lexsort((stamps, codes))
-    gaps = np.diff(stamps[order])
-    same = np.diff(codes[order]) == 0
-    gaps = gaps[same & (gaps > 0)]
-    return max(1000.0, float(np.median(gaps))) if len(gaps) else 1000.0
+    gaps, of = np.diff(stamps[order]), codes[order][1:]
+    kept = (np.diff(codes[order]) == 0) & (gaps > 0)
+    middle = pd.Series(gaps[kept]).groupby(of[kept]).median()
+    return np.asarray(middle.reindex(range(targets)).to_numpy(dtype=float))
 
 
 @dataclass(frozen=True)
@@ -217,6 +226,14 @@ def robust_sigma(values_TD: FloatArray, floor: float, samples: int = 90) -> floa
     if not len(flat):
         return floor
     return max(floor, 1.4826 * float(np.median(np.abs(flat - np.median(flat)))))
+
+
+def carried(values_TD: FloatArray, most_cells: int | np.ndarray[Any, np.dtype[np.int64]]) -> FloatArray:
+    """Return values with unknown cells filled by the last known one, at most so many cells later (per target)."""
+    index = np.arange(len(values_TD))[:, None]
+    last = np.maximum.accumulate(np.where(np.isfinite(values_TD), index, -1), axis=0)
+    filled = np.take_along_axis(values_TD, np.maximum(last, 0), axis=0)
+    return np.where((last >= 0) & (index - last <= most_cells), filled, np.nan)
 
 
 def peer_median(values_TD: FloatArray, labels_D: Sequence[object]) -> FloatArray:

@@ -10,7 +10,7 @@ import numpy as np
 from flightwatch.core.vocabulary import FindingKind, FindingScope
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import FloatArray, sorted_median, trailing_mean
-from flightwatch.detectors.series import Grid, Spell, cells, first_median, grid_of, robust_sigma, spells
+from flightwatch.detectors.series import A_MOMENT, Grid, Spell, cells, first_median, grid_of, robust_sigma, spells
 from flightwatch.detectors.statement import About, state_findings
 
 
@@ -73,7 +73,7 @@ class StorageDetector:
         return found
 
     def _of_column(self, grid: Grid, column: str) -> Iterable[Finding]:
-        latency = grid.column(column, forward_cells=1)
+        latency = grid.column(column, forward_cells=A_MOMENT)
         limits = self.thresholds
         if latency is None or len(latency) < limits.minimum_samples:
             return

@@ -14,7 +14,7 @@ import numpy as np
 from flightwatch.detectors.contract import Frames
 from flightwatch.detectors.grouped import FloatArray
 from flightwatch.detectors.layout import domain_of_nodes
-from flightwatch.detectors.series import Grid, cells, grid_of, peer_median, robust_sigma
+from flightwatch.detectors.series import A_MOMENT, Grid, cells, grid_of, peer_median, robust_sigma
 from flightwatch.detectors.thermal_model import ema, explain_heat
 
 DEFAULT_KELVIN_PER_WATT = 0.055
@@ -79,8 +79,8 @@ def thermal_of(frames: Frames, limits: ThermalThresholds) -> Thermal | None:
     temp = _temperatures(grid, limits)
     if temp is None:
         return None
-    models = _models(grid)
-    power = grid.column("power_w", forward_cells=1)
+    models = grid.models()
+    power = grid.column("power_w", forward_cells=A_MOMENT)
     slope, share = np.zeros(grid.shape[1]), np.zeros(grid.shape[1])
     watts = np.full(grid.shape, np.nan)
     if power is not None:
@@ -101,7 +101,7 @@ def thermal_of(frames: Frames, limits: ThermalThresholds) -> Thermal | None:
         np.hypot(sigma, told.doubt_TD),
         told.hall_TD,
         power,
-        grid.column("fan_pct", forward_cells=1),
+        grid.column("fan_pct", forward_cells=A_MOMENT),
         grid.column("temp_headroom_c"),
         placed,
         slope,
@@ -130,19 +130,12 @@ def _temperatures(grid: Grid, limits: ThermalThresholds) -> FloatArray | None:
     low, high = limits.implausible_c
     known: FloatArray | None = None
     for name in ("temp_c", "hotspot_c"):
-        values = grid.column(name, forward_cells=1)
+        values = grid.column(name, forward_cells=A_MOMENT)
         if values is None:
             continue
         values = np.where((values > low) & (values < high), values, np.nan)
         known = values if known is None else np.where(np.isfinite(known).any(axis=0), known, values)
     return known
-
-
-def _models(grid: Grid) -> list[object]:
-    words = grid.words("model")
-    if words is None:
-        return ["all"] * grid.shape[1]
-    return [next((word for word in words[:, d] if isinstance(word, str)), "unknown") for d in range(grid.shape[1])]
 
 
 def _kelvin_per_watt(temp_TD: FloatArray, power_TD: FloatArray, models: list[object]) -> tuple[FloatArray, FloatArray]:

@@ -1,10 +1,11 @@
 """What each device's temperature should be, learned as it goes: own level, own kelvin per watt, one shared hall.
 
-`T = slope x P_ema + level of the device + (own - usual slope) x (P_ema - P_first) + hall of the model + noise`. Level and
-own slope of every device are followed by a Kalman filter with constant states, the hall at each moment is the median of
-what devices that are known well by then do not explain. What a device was never seen at (idle so far, now at full
-power) has a large predicted variance, and so has the time in which heat follows power: nobody is called hot there, and
-a reading far outside what is predicted is not learned from. Two-way robust regression; the filter is the textbook's.
+`T = slope x P_ema + level of the device + (own - usual slope) x (P_ema - P_first) + hall of the model + noise`. Level
+and own slope of every device are followed by a Kalman filter with constant states, the hall at each moment is the
+median of what devices that are known well by then do not explain. What a device was never seen at (idle so far, now at
+full power) has a large predicted variance, and so has the time in which heat follows power: nobody is called hot there,
+and a reading far outside what is predicted is not learned from. Two-way robust regression; the filter is the
+textbook's.
 """
 
 from __future__ import annotations

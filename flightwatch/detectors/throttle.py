@@ -11,7 +11,17 @@ from flightwatch.core.throttle import THERMAL, ThrottleReason
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import FloatArray
-from flightwatch.detectors.series import Grid, Spell, cells, first_median, grid_of, peer_median, robust_sigma, spells
+from flightwatch.detectors.series import (
+    A_MOMENT,
+    Grid,
+    Spell,
+    cells,
+    first_median,
+    grid_of,
+    peer_median,
+    robust_sigma,
+    spells,
+)
 from flightwatch.detectors.statement import About, place, state_findings
 
 THERMAL_BITS = int(THERMAL)
@@ -64,7 +74,7 @@ class ThrottleDetector:
         grid = grid_of(frames, "device_samples", ("node", "device"))
         if grid is None or grid.shape[0] < 3:
             return []
-        models = _models(grid)
+        models = grid.models()
         return [
             *self._thermal(grid),
             *self._limits(grid, models),
@@ -73,7 +83,7 @@ class ThrottleDetector:
         ]
 
     def _thermal(self, grid: Grid) -> Iterable[Finding]:
-        reasons = grid.column("throttle_reasons", forward_cells=1)
+        reasons = grid.column("throttle_reasons", forward_cells=A_MOMENT)
         grown = grid.deltas("throttle_thermal_us_total")
         duty = np.zeros(grid.shape)
         if reasons is not None:
@@ -107,8 +117,8 @@ class ThrottleDetector:
         yield from self._spells(grid, on, share, FindingKind.POWER, text, "limit")
 
     def _power(self, grid: Grid, models: list[object]) -> Iterable[Finding]:
-        clock = grid.column("sm_clock_mhz", forward_cells=1)
-        util = grid.column("util_pct", forward_cells=1)
+        clock = grid.column("sm_clock_mhz", forward_cells=A_MOMENT)
+        util = grid.column("util_pct", forward_cells=A_MOMENT)
         grown = grid.deltas("throttle_power_us_total")
         if clock is None or util is None or grid.shape[1] < 4:
             return
@@ -118,7 +128,7 @@ class ThrottleDetector:
         own = low - first_median(low, 30)
         duty = np.zeros(grid.shape) if grown is None else np.nan_to_num(grown) / (grid.interval_s * 1e6)
         beyond = duty - np.nan_to_num(peer_median(duty, labels))
-        reasons = grid.column("throttle_reasons", forward_cells=1)
+        reasons = grid.column("throttle_reasons", forward_cells=A_MOMENT)
         hot = np.zeros(grid.shape, dtype=bool)
         if reasons is not None:
             hot = (np.nan_to_num(reasons).astype(np.int64) & THERMAL_BITS) > 0
@@ -130,11 +140,12 @@ class ThrottleDetector:
         yield from self._spells(grid, on, np.nan_to_num(low), FindingKind.POWER, text, "clock")
 
     def _droop(self, grid: Grid, models: list[object]) -> Iterable[Finding]:
-        voltage, clock = grid.column("voltage_mv", forward_cells=1), grid.column("sm_clock_mhz", forward_cells=1)
+        voltage = grid.column("voltage_mv", forward_cells=A_MOMENT)
+        clock = grid.column("sm_clock_mhz", forward_cells=A_MOMENT)
         if voltage is None or grid.shape[1] < 4:
             return
         voltage = np.where((voltage > 300) & (voltage < 2000), voltage, np.nan)
-        util = grid.column("util_pct", forward_cells=1)
+        util = grid.column("util_pct", forward_cells=A_MOMENT)
         if util is not None:
             # Idle and loaded devices are no peers.
             voltage = np.where(np.nan_to_num(util) > 50, voltage, np.nan)
@@ -190,13 +201,6 @@ class ThrottleDetector:
             aspect=aspect,
         )
         return state_findings(self.name, self.version, grid, spell, about)
-
-
-def _models(grid: Grid) -> list[object]:
-    words = grid.words("model")
-    if words is None:
-        return ["all"] * grid.shape[1]
-    return [next((word for word in words[:, d] if isinstance(word, str)), "unknown") for d in range(grid.shape[1])]
 
 
 def _mean(values_TD: FloatArray, width: int) -> FloatArray:
