@@ -21,6 +21,8 @@ from flightwatch.pipeline.store import page_reads
 from flightwatch.pipeline.store.client import Store
 
 CACHE_SECONDS = 1.0
+#: How long the sum of the files on disk stands.
+DISK_SECONDS = 20.0
 #: Topics that ingest stores, by the consumer group that reads them.
 STORED_TOPICS = {fast_group(): FAST_TOPICS, GROUP: BULK_TOPICS}
 LAGGING_SECONDS = 60.0
@@ -58,6 +60,8 @@ class StatusProbe:
         self._ingest_error = ingest_error
         self._retention_s = {plan.name: plan.retention_ms / 1000 for plan in topic_plans(bus_settings)}
         self._started_ms = clock.now_ms()
+        self._activity = page_reads.TableActivity(store, clock)
+        self._used: tuple[float, int] | None = None
         self._lock = threading.Lock()
         self._cached: dict[str, Any] | None = None
         self._cached_at = float("-inf")
@@ -78,7 +82,7 @@ class StatusProbe:
 
     def _collect(self) -> dict[str, Any]:
         now_ms = self._clock.now_ms()
-        tables = page_reads.table_activity(self._store)
+        tables = self._activity()
         gaps, unknown_holes, dead = page_reads.holes_and_dead_letters(self._store)
         ages = [row["age_seconds"] for row in tables if row["age_seconds"] is not None]
         partitions, bus_notice = self._lag(now_ms)
@@ -140,7 +144,11 @@ class StatusProbe:
         if self._folder is None:
             return {"path": None, "used_bytes": None, "free_bytes": None}
         free = shutil.disk_usage(self._folder).free
-        return {"path": str(self._folder), "used_bytes": folder_bytes(self._folder), "free_bytes": free}
+        # Every file is looked at: thousands, whose sum changes slowly.
+        now_s = self._clock.monotonic_s()
+        if self._used is None or now_s - self._used[0] > DISK_SECONDS:
+            self._used = (now_s, folder_bytes(self._folder))
+        return {"path": str(self._folder), "used_bytes": self._used[1], "free_bytes": free}
 
 
 def folder_bytes(folder: Path) -> int:

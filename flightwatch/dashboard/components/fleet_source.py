@@ -17,10 +17,10 @@ from flightwatch.dashboard.components.scope import own_jobs, own_nodes, visible
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.control.incident_rows import OPEN_STATES, IncidentFilter
-from flightwatch.pipeline.store import page_reads, reads_fleet
+from flightwatch.pipeline.store import page_reads, reads_counters, reads_fleet
 
 #: The roster changes rarely; what pages ask for within a refresh is read once.
-ROSTER_SECONDS, EMPTY_SECONDS, VALUES_SECONDS = 30.0, 3.0, 1.5
+ROSTER_SECONDS, EMPTY_SECONDS, VALUES_SECONDS, COUNTERS_SECONDS = 30.0, 3.0, 1.5, 60.0
 CHANGES_SECONDS = 3600
 MOST_INCIDENTS = 200
 
@@ -70,8 +70,12 @@ class FleetSource:
     def _read(self, metric: str) -> reads_fleet.DeviceValues:
         if metric in reads_fleet.DEVICE_METRICS:
             return reads_fleet.newest_values(self._store, metric)
-        if metric in reads_fleet.COUNTER_METRICS:
-            return reads_fleet.counter_growth(self._store, metric)
+        if metric in reads_counters.COUNTER_METRICS:
+            # Readings of an hour ago are a minute older at most.
+            before = self._slow.get(
+                ("before", metric), lambda: reads_counters.counters_before(self._store, metric), COUNTERS_SECONDS
+            )
+            return reads_counters.counter_growth(self._store, metric, before)
         if metric == "slowness":
             return reads_fleet.step_slowness(self._store)
         if metric == "cpu_pct":

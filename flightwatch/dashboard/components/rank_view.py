@@ -14,6 +14,8 @@ from flightwatch.pipeline.store.reads_steps import FloatArray, IntArray, Roles, 
 #: Share of the newest steps by which the worst ranks are chosen.
 RECENT_SHARE = 0.25
 DENSITY_BINS = 80
+#: Quantiles that only scale colours and axes are taken from about so many values.
+MOST_FOR_QUANTILE = 40_000
 #: The scale of a heat map of ratios reaches this far from 1 at least and at most.
 NARROWEST, WIDEST = 0.2, 0.9
 
@@ -65,15 +67,15 @@ def density(found: StepMatrix, scale: float) -> Density:
     known = values[~np.isnan(values)]
     if not len(known):
         return Density([], [])
-    low, high = float(np.quantile(known, 0.001)), float(known.max())
-    near = float(np.quantile(known, 0.995))
+    low, near = (float(value) for value in np.quantile(_some(known), (0.001, 0.995)))
+    high = float(known.max())
     # One pause of one rank must not squeeze all others into a line.
     high = min(high, near + 1.5 * max(near - low, near * 0.05))
     width = max((high - low) / DENSITY_BINS, 1e-6)
-    column = np.broadcast_to(np.arange(values.shape[1]), values.shape)
     there = ~np.isnan(values)
+    column = np.broadcast_to(np.arange(values.shape[1]), values.shape)[there]
     bin_of = np.clip(((values[there] - low) / width).astype(np.int64), 0, DENSITY_BINS - 1)
-    flat = np.bincount(bin_of * values.shape[1] + column[there], minlength=DENSITY_BINS * values.shape[1])
+    flat = np.bincount(bin_of * values.shape[1] + column, minlength=DENSITY_BINS * values.shape[1])
     counts = flat.reshape(DENSITY_BINS, values.shape[1])
     return Density([low + width * (i + 0.5) for i in range(DENSITY_BINS)], counts.tolist())
 
@@ -92,11 +94,16 @@ def heat_rows(ratios_RS: FloatArray, most_rows: int) -> tuple[FloatArray, list[i
 
 def half_scale(ratios_RS: FloatArray) -> float:
     """Return how far from 1 the colours of a heat map reach: wider where ordinary ranks scatter widely."""
-    known = ratios_RS[~np.isnan(ratios_RS)]
+    known = _some(ratios_RS[~np.isnan(ratios_RS)])
     if not len(known):
         return NARROWEST
     usual = float(np.quantile(np.abs(known - 1), 0.75))
     return round(min(WIDEST, max(NARROWEST, 3 * usual)), 1)
+
+
+def _some(values: FloatArray) -> FloatArray:
+    """Return values evenly taken so that a quantile of them is quick; all, where they are few."""
+    return values[:: max(1, len(values) // MOST_FOR_QUANTILE)]
 
 
 def heat_payload(

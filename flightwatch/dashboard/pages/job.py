@@ -14,7 +14,7 @@ from flightwatch.dashboard.components import controls, graphs, job_figures, rank
 from flightwatch.dashboard.components.absent import absent
 from flightwatch.dashboard.components.canvas import RankHeat
 from flightwatch.dashboard.components.finding_list import finding_list
-from flightwatch.dashboard.components.job_reads import ChannelView, JobView, channel_view, job_view
+from flightwatch.dashboard.components.job_reads import ChannelView, JobView, channel_view, job_view, step_rows
 from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, tiles, unknown, waiting_tiles
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
@@ -139,7 +139,7 @@ def _register_steps(app: Dash, services: Services) -> None:
         if shown is None or not shown.steps:
             nothing = graphs.lines({}, unit="", empty_text=t("job.no_steps"))
             return empty(t("job.no_steps")), [], nothing, nothing, "", empty(t("job.no_scalars"))
-        rows = reads_jobs.step_summary(store, shown.job, shown.attempt, shown.steps)
+        rows = step_rows(store, shown)
         scalars = reads_jobs.scalars(store, shown.job, shown.attempt, shown.steps[0], shown.steps[-1], MOST_SCALARS)
         figures = job_figures.figures_of(shown, rows, scalars, services.expectations)
         note = quality(shown.attempt.age_seconds, len(rows), len(shown.steps), t("job.steps_shown"))

@@ -10,11 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flightwatch.core.catalogue import TABLES
+from flightwatch.core.clock import Clock, SystemClock
 from flightwatch.pipeline.store.client import Store
 
 #: A chart gets at most this many points; more are merged into buckets.
 POINTS = 360
 LATEST_WINDOW_SECONDS = 120
+#: A table is busy when it has a row measured so lately; how long it stands that a table was found silent.
+RECENT_MINUTES, SILENT_SECONDS = 2, 5.0
+_INGESTED = tuple(name for name, table in TABLES.items() if table.lane is not None)
 
 Series = dict[str, tuple[list[datetime], list[float | None]]]
 
@@ -152,20 +156,48 @@ def _latest_wide(
     return readings
 
 
-def table_activity(store: Store) -> list[dict[str, Any]]:
-    """Return, per ingested table: table, rows_per_second over the last minute, last_ts, age_seconds of its newest row.
+class TableActivity:
+    """How fast each ingested table fills and when its newest row came, as cheap as a question every second must be.
 
-    Tables without a row received in the last hour have None.
+    A busy table tells it by the rows of its last minutes. A table without any is searched through a day, which costs
+    as much as the day is large, so its answer stands for SILENT_SECONDS. Not counted: rows measured earlier than
+    RECENT_MINUTES ago while the table gets newer ones too.
     """
+
+    def __init__(self, store: Store, clock: Clock | None = None) -> None:
+        self._store, self._clock = store, clock or SystemClock()
+        self._silent: dict[str, dict[str, Any]] = {}
+        self._searched_s = float("-inf")
+
+    def __call__(self) -> list[dict[str, Any]]:
+        """Return, per ingested table: table, rows_per_second (last minute), last_ts and age_seconds of its newest row.
+
+        Tables without a row received in the last hour have None.
+        """
+        found = {row["table"]: row for row in _activity(self._store, _INGESTED, RECENT_MINUTES)}
+        silent = [name for name in _INGESTED if found[name]["last_ts"] is None]
+        now_s = self._clock.monotonic_s()
+        if silent and (now_s - self._searched_s > SILENT_SECONDS or not set(silent) <= set(self._silent)):
+            self._silent = {row["table"]: row for row in _activity(self._store, silent, 1440)}
+            self._searched_s = now_s
+        return [found[name] if found[name]["last_ts"] is not None else self._silent[name] for name in _INGESTED]
+
+
+def table_activity(store: Store) -> list[dict[str, Any]]:
+    """Return what `TableActivity` tells, once."""
+    return TableActivity(store)()
+
+
+def _activity(store: Store, tables: Sequence[str], minutes: int) -> list[dict[str, Any]]:
     parts = [
         f"""
         SELECT '{name}' AS table, countIf(received_at > now64(3) - INTERVAL 1 MINUTE) / 60 AS rows_per_second,
             if(count() = 0, NULL, max(received_at)) AS last_ts,
             if(count() = 0, NULL, dateDiff('millisecond', max(received_at), now64(3)) / 1000) AS age_seconds
-        FROM flightwatch.{name} WHERE ts > now64(3) - INTERVAL 1 DAY AND received_at > now64(3) - INTERVAL 1 HOUR
+        FROM flightwatch.{name}
+        WHERE ts > now64(3) - INTERVAL {minutes:d} MINUTE AND received_at > now64(3) - INTERVAL 1 HOUR
         """
-        for name, table in TABLES.items()
-        if table.lane is not None
+        for name in tables
     ]
     return store.rows(" UNION ALL ".join(parts))
 

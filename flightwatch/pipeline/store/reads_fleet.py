@@ -33,15 +33,8 @@ DEVICE_METRICS: Mapping[str, str] = {
     "voltage_mv": "voltage_mv",
     "fan_pct": "fan_pct",
 }
-#: Counters whose growth in the last hour the map can show: rollup columns summed.
-COUNTER_METRICS: Mapping[str, tuple[str, ...]] = {
-    "ecc_per_h": ("ecc_corrected_total", "ecc_uncorrected_total"),
-    "throttle_pct": ("throttle_thermal_us_total", "throttle_power_us_total"),
-    "link_errors_per_h": ("link_errors_total",),
-}
-#: Minutes at both ends of the hour from which growth is read; an agent that sends less often shows no growth.
-EDGE_MINUTES = 5
-_KEY = "cityHash64(cluster, node, device)"
+#: Identity of a device for joining values.
+KEY = "cityHash64(cluster, node, device)"
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ def roster(store: Store, now_ms: int) -> Roster:
     """
     known = store.arrow(
         f"""
-        SELECT cluster, node, device, {_KEY} AS key,
+        SELECT cluster, node, device, {KEY} AS key,
             concat(ifNull(toString(vendor), ''), ' ', ifNull(toString(model), '')) AS made,
             ifNull(toString(job), '') AS job
         FROM (
@@ -159,7 +152,7 @@ def newest_values(store: Store, metric: str) -> DeviceValues:
     """Return the newest value of a key of DEVICE_METRICS for every device, with its age."""
     table = store.arrow(
         f"""
-        SELECT {_KEY} AS key, toFloat32({DEVICE_METRICS[metric]}) AS value,
+        SELECT {KEY} AS key, toFloat32({DEVICE_METRICS[metric]}) AS value,
             toFloat32(dateDiff('millisecond', ts, now64(3)) / 1000) AS age
         FROM flightwatch.device_latest WHERE ts > now64(3) - toIntervalSecond({{gone:UInt32}})
         ORDER BY version DESC LIMIT 1 BY cluster, node, device
@@ -183,36 +176,6 @@ def host_values(store: Store) -> DeviceValues:
     return _values(table)
 
 
-def counter_growth(store: Store, metric: str) -> DeviceValues:
-    """Return what a key of COUNTER_METRICS grew in the last hour: counts, or percent of the time for throttling.
-
-    Only the first and the last minutes of the hour are read. A counter that is lower at the end was reset: what it
-    counted since is then a lower bound.
-    """
-    columns = COUNTER_METRICS[metric]
-    reads = ", ".join(
-        f"argMinMerge({name}_first) AS {name}_before, argMaxMerge({name}_last) AS {name}_after" for name in columns
-    )
-    grown = " + ".join(
-        f"ifNull(toFloat64(if({name}_after >= {name}_before, {name}_after - {name}_before, {name}_after)), 0)"
-        for name in columns
-    )
-    known = " OR ".join(f"isNotNull({name}_after)" for name in columns)
-    scale = " / nullIf(6e7 * dateDiff('minute', first_m, last_m), 0) * 100" if metric == "throttle_pct" else ""
-    edge = f"m < now() - toIntervalMinute({60 - EDGE_MINUTES}) OR m > now() - toIntervalMinute({EDGE_MINUTES})"
-    table = store.arrow(
-        f"""
-        SELECT {_KEY} AS key, toFloat32(if({known}, ({grown}){scale}, NULL)) AS value,
-            toFloat32(dateDiff('second', last_m, now())) AS age
-        FROM (
-            SELECT cluster, node, device, min(m) AS first_m, max(m) AS last_m, {reads} FROM flightwatch.device_1m
-            WHERE m > now() - INTERVAL 1 HOUR AND ({edge}) GROUP BY cluster, node, device
-        )
-        """
-    )
-    return _values(table)
-
-
 def step_slowness(store: Store) -> DeviceValues:
     """Return each device's exclusive compute in its newest step over the median of its role (job, run, stage)."""
     table = store.arrow(
@@ -225,7 +188,7 @@ def step_slowness(store: Store) -> DeviceValues:
             SELECT job, run, rank, argMax(ifNull(pp, -1), ts) AS stage FROM flightwatch.placements
             WHERE job IN (SELECT job FROM newest) GROUP BY job, run, rank
         )
-        SELECT {_KEY} AS key, toFloat32(max(slow)) AS value,
+        SELECT {KEY} AS key, toFloat32(max(slow)) AS value,
             toFloat32(min(dateDiff('millisecond', at, now64(3))) / 1000) AS age
         FROM (
             SELECT cluster, node, assumeNotNull(device) AS device, at,

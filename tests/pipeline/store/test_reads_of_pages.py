@@ -10,6 +10,7 @@ import pytest
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.protocols import Row
 from flightwatch.pipeline.store import (
+    reads_counters,
     reads_fleet,
     reads_jobs,
     reads_node,
@@ -78,9 +79,9 @@ def test_newest_values_have_a_key_of_the_roster_and_unknown_is_not_a_number(
     assert (found.ages_s >= 0).all()
 
 
-@pytest.mark.parametrize("metric", [*reads_fleet.COUNTER_METRICS])
+@pytest.mark.parametrize("metric", [*reads_counters.COUNTER_METRICS])
 def test_growth_of_counters(filled: tuple[Store, int], metric: str) -> None:
-    found = reads_fleet.counter_growth(filled[0], metric)
+    found = reads_counters.counter_growth(filled[0], metric)
     assert len(found.keys) == DEVICES
     known = found.values[~np.isnan(found.values)]
     assert (known >= 0).all()
