@@ -65,7 +65,12 @@ class FleetSource:
         """Return what the map draws for a metric."""
         found = self._quick.get(("values", metric), lambda: self._read(metric))
         severities = fleet_view.worst_by_target(self.findings()) if metric == "findings" else {}
-        return fleet_view.drawn(self.roster(), arrangement, metric, t(f"metric.{metric}"), found, severities)
+        label = t(f"metric.{metric}")
+        # The key of an arrangement is made of the devices in it, so nobody gets the map of another tenant.
+        key = ("drawn", metric, arrangement.payload["key"], label, tuple(sorted(severities.items(), key=str)))
+        return self._quick.get(
+            key, lambda: fleet_view.drawn(self.roster(), arrangement, metric, label, found, severities)
+        )
 
     def _read(self, metric: str) -> reads_fleet.DeviceValues:
         if metric in reads_fleet.DEVICE_METRICS:

@@ -125,9 +125,11 @@ def register(app: Dash, services: Services) -> None:
         note = quality(values.oldest_of_fresh_s, known, values.devices, t("unit.targets"))
         return no_update if same else arrangement.payload, values.payload, note, _legend(metric, values), chips
 
-    @app.callback(Output("fleet-map", "search"), Input("view", "data"))
-    def search(data: Any) -> str:
-        return View.of(data).get("q")
+    app.clientside_callback(
+        "function(view) { return (view && view.params && view.params.q) || ''; }",
+        Output("fleet-map", "search"),
+        Input("view", "data"),
+    )
 
     @app.callback(
         Output("fleet-tiles", "children"),

@@ -34,6 +34,8 @@ KEY = ""
 READINGS_PX = 420
 #: How people write units that the tables write in letters.
 SIGNS = {"C": "°C", "us": "µs", "C/s": "°C/s", "pct": "%"}
+#: Events listed beside the series.
+MOST_EVENTS = 200
 IDLE = ThrottleReason.IDLE | ThrottleReason.APPLICATION_CLOCKS | ThrottleReason.SYNC_BOOST
 
 
@@ -104,7 +106,7 @@ def register(app: Dash, services: Services) -> None:
     _register_now(app, store, remembered)
     _register_series(app, store)
     _register_host(app, store)
-    _register_beside(app, store, remembered)
+    _register_beside(app, store)
 
     @app.callback(
         Output("readings", "rowData"),
@@ -184,7 +186,7 @@ def _register_host(app: Dash, store: Store) -> None:
         return figure, {"height": f"{max(160, 84 * len(strips) + 50)}px"}, quality(age, fixed=not window.live)
 
 
-def _register_beside(app: Dash, store: Store, remembered: Remembered) -> None:
+def _register_beside(app: Dash, store: Store) -> None:
     @app.callback(
         Output("node-ranks", "children"),
         Output("node-history", "children"),
@@ -194,10 +196,9 @@ def _register_beside(app: Dash, store: Store, remembered: Remembered) -> None:
     @safely(2, 0)
     def beside(data: Any, _: Any) -> tuple[Any, Any]:
         view = View.of(data)
-        name = node_of(store, view)
         window = view.window(SystemClock().now_ms())
-        ranks = remembered.get(("ranks", name), lambda: reads_node.ranks_on(store, name))
-        events = reads_node.history(store, name, window.start_ms, window.end_ms)
+        ranks = node_series.ranks_of(store, view)
+        events = node_series.history_of(store, view, window)[:MOST_EVENTS]
         shown = change_list(events, view) if events else empty(t("node.no_history"))
         return _ranks(ranks), shown
 
