@@ -10,6 +10,8 @@ import numpy as np
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
 from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.ports import CONGESTION, ERRORS
+from flightwatch.detectors.saturation import saturated_counters
 from flightwatch.detectors.series import A_MOMENT, ALWAYS, Grid, Spell, carried, cells, grid_of, spells
 from flightwatch.detectors.statement import About, place, state_findings
 
@@ -42,6 +44,8 @@ FLEET_TARGETS = 16
 #: Counters whose fall to a lower value is a reset.
 COUNTERS = ("energy_j_total", "ecc_corrected_total", "pcie_replay_total", "throttle_power_us_total",
             "throttle_thermal_us_total", "link_errors_total")  # fmt: skip
+#: Counters of ports that may stand at the ceiling of their width.
+PORT_COUNTERS = (*ERRORS, *CONGESTION, "link_downed_total", "rx_bytes_total", "tx_bytes_total")
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class SensorThresholds:
     ----------
     stuck_s, stuck_moves: no movement for so long, and until peers have moved so often. missing_s: unknown for so long
     after having been known, while peers are known. noisy_times, noisy_step: typical step between samples against
-    its peers', and at least so many units. hold_s, clear_s: for how long readings are noisy or impossible.
+    its peers', and at least so many units. hold_s, clear_s: for how long readings are noisy or
+    impossible. saturated_s: how long a counter stands at the ceiling of its width.
     """
 
     stuck_s: float = 600.0
@@ -62,11 +67,14 @@ class SensorThresholds:
     noisy_step: float = 4.0
     noisy_s: float = 300.0
     hold_s: float = 20.0
+    saturated_s: float = 60.0
     clear_s: float = 300.0
 
 
 class SensorDetector:
-    """Finds kind `sensor`, class stuck, missing, implausible, noisy or reset. Never blames hardware.
+    """Finds kind `sensor`, class stuck (a saturated counter, too), missing, implausible, noisy or reset.
+
+    Never blames hardware.
 
     Does not see: a sensor that is wrong by a constant, one without peers that is stuck.
     """
@@ -77,6 +85,7 @@ class SensorDetector:
         {
             "device_samples": ("ts", "node", "device", "model", "quality", *DEVICE_READINGS, *COUNTERS),
             "node_samples": ("ts", "node", *HOST_READINGS),
+            "port_samples": ("ts", "node", "hca", "port", *PORT_COUNTERS),
         },
         seconds=3600,
     )
@@ -96,6 +105,14 @@ class SensorDetector:
                 if values is not None:
                     found += self._of_column(grid, column, values, low, high, move)
             found += self._resets(grid)
+        for table, keys, counters in (
+            ("device_samples", ("node", "device"), COUNTERS),
+            ("port_samples", ("node", "hca", "port"), PORT_COUNTERS),
+        ):
+            grid = grid_of(frames, table, keys)
+            if grid is not None:
+                hold, clear = self.thresholds.saturated_s, self.thresholds.clear_s
+                found += saturated_counters(grid, counters, self.name, self.version, hold, clear)
         return found
 
     def _of_column(

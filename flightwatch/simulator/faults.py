@@ -45,6 +45,7 @@ TELEMETRY_KINDS = {
     "clock_skew": "clock_skew",
     "storage_latency": "storage",
     "counter_reset": "sensor",
+    "counter_saturation": "sensor",
 }
 
 

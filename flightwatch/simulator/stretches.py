@@ -29,6 +29,7 @@ def stretches(
         frames = model.frames()
         for table in SAMPLED:
             _go_on(frames[table], totals[table], cluster)
+        model.saturate(frames["port_samples"])
         yield {table: frames[table] for table in SAMPLED}
         first += spec.samples
 

@@ -19,6 +19,10 @@ from flightwatch.simulator.words import coded, constant
 #: Degrees per watt of the simulated devices, and the temperature at which they lower their clocks.
 KELVIN_PER_WATT, SLOWDOWN_C = 0.055, 87.0
 THERMAL_BIT, POWER_BIT = 0x40, 0x04
+#: Ticks of waiting of a healthy port per sample, and the ceiling of an adapter that counts them in 32 bits.
+WAIT_TICKS, CEILING = 2000.0, 2.0**32 - 1
+#: A saturating counter reaches its ceiling so many samples after its fault begins.
+SATURATES_AFTER = 6
 
 
 @dataclass(frozen=True)
@@ -259,7 +263,7 @@ class TelemetryModel:
         shape = (len(self.seconds_T), self.cluster.nodes)
         traffic = rng.lognormal(np.log(2e10 * self.spec.interval_s), 0.1, shape)
         retransmits, cnp = rng.poisson(0.02, shape).astype(float), rng.poisson(20.0, shape).astype(float)
-        downs, waits = np.zeros(shape), rng.poisson(2000.0, shape).astype(float)
+        downs, waits = np.zeros(shape), rng.poisson(WAIT_TICKS, shape).astype(float)
         rate = np.full(shape, 400.0)
         state = np.full(shape, "ACTIVE", dtype=object)
         for fault in self.faults:
@@ -280,6 +284,10 @@ class TelemetryModel:
                 rate = np.where(on & here, 100.0, rate)
             elif fault.kind == "slow_nic":
                 waits = waits + rng.poisson(4e6, shape) * on * here
+            elif fault.kind == "counter_saturation" and self.seconds_T[0] == 0:
+                # It had counted for long: what it has left is what it counts until the fault begins.
+                left = WAIT_TICKS * (fault.start_step * self.spec.step_s / self.spec.interval_s + SATURATES_AFTER)
+                waits[0] += (CEILING - left) * (node == fault.node)
             elif fault.kind == "link_flap":
                 flap = (rng.random(shape[0]) < 0.15)[:, None] & on & here
                 downs = downs + flap
@@ -292,9 +300,17 @@ class TelemetryModel:
             "link_downed_total": np.cumsum(downs, axis=0), "symbol_errors_total": np.zeros(shape),
         }  # fmt: skip
         frame = self._frame(values, node)
+        self.saturate(frame)
         frame["hca"], frame["link_layer"] = "mlx5_0", "InfiniBand"
         frame["state"] = state.reshape(-1)
         return frame
+
+    def saturate(self, ports: pd.DataFrame) -> None:
+        """Stop counters of ports at the ceiling of their width where a fault says so; in place."""
+        for fault in self.faults:
+            if fault.kind == "counter_saturation":
+                here = (ports["node"] == self.cluster.node_name(fault.node)).to_numpy()
+                ports.loc[here, "xmit_wait_total"] = np.minimum(ports.loc[here, "xmit_wait_total"], CEILING)
 
     def _storage(self) -> pd.DataFrame:
         rng, node = self._rng, np.arange(self.cluster.nodes)

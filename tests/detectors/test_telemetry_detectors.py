@@ -152,6 +152,59 @@ def test_a_counter_that_starts_again_is_information() -> None:
     assert [(one.class_, one.severity) for one in found] == [("reset", Severity.INFO)]
 
 
+def test_a_saturated_counter_is_not_quiet_and_blames_nobody() -> None:
+    frames = frames_of(Fault("counter_saturation", 5, start_step=200))
+    ports = frames["port_samples"]
+    assert ports[ports["node"] == "n0005"]["xmit_wait_total"].iloc[-20:].tolist() == [2.0**32 - 1] * 20
+    found = only(SensorDetector().score(frames))
+    assert (found.kind, found.scope, found.node, found.hca, found.port) == (
+        FindingKind.SENSOR, FindingScope.PORT, "n0005", "mlx5_0", 1,
+    )  # fmt: skip
+    assert "xmit_wait_total is saturated, not quiet" in found.summary
+    assert [one.summary for made in all_detectors() for one in made.score(frames) if one.blames_hardware] == []
+
+
+def test_a_counter_saturated_on_most_ports_is_told_once() -> None:
+    rows = frames_of()["port_samples"].copy()
+    rows["symbol_errors_total"] = 65535.0
+    (found,) = raised(SensorDetector().score({"port_samples": rows}))
+    assert found.targets == ("symbol_errors_total",)
+    assert "16 of 16" in found.summary
+    rows["symbol_errors_total"] = 255.0
+    assert SensorDetector().score({"port_samples": rows}) == []
+
+
+def test_a_reading_is_not_carried_on_for_ever() -> None:
+    rows = frames_of(Fault("fan_failure", 5, 3, start_step=200))["device_samples"]
+    rows = rows[(rows["node"] != "n0005") | (rows["ts"] < BEGIN_MS + 60_000)]
+    assert OverheatDetector().score({"device_samples": rows}) == []
+
+
+def test_nodes_that_report_at_their_own_pace_are_judged_alike() -> None:
+    frames = frames_of(Fault("fan_failure", 5, 3, start_step=200))
+    rows = frames["device_samples"]
+    slow = rows["node"].isin(["n0004", "n0005", "n0006"])
+    rows = rows[~slow | ((rows["ts"] - START_MS) % 60_000 == 0)]
+    found = only(OverheatDetector().score({**frames, "device_samples": rows}))
+    assert (found.node, found.device) == ("n0005", 3)
+    assert DeadNodeDetector().score({"device_samples": rows}) == []
+
+
+def test_a_job_that_starts_on_devices_never_seen_at_work_makes_none_hot() -> None:
+    """Own kelvin per watt: a device that has idled so far is not judged by what others need."""
+    frames = frames_of()
+    rows = frames["device_samples"].sort_values(["ts", "node", "device"]).copy()
+    late = rows["node"].isin(["n0012", "n0013", "n0014", "n0015"])
+    since_s = np.maximum(rows["ts"] - BEGIN_MS, 0) / 1000
+    busy = late & (rows["ts"] >= BEGIN_MS)
+    watts, kelvin_per_watt = 520.0, 0.055 * (1 + 0.02 * (rows["device"] - 3.5))
+    rows["power_w"] += watts * busy
+    rows["util_pct"] = np.where(busy, 92.0, rows["util_pct"])
+    rows["temp_c"] += np.round(watts * kelvin_per_watt * 1.2 * (1 - np.exp(-since_s / 60)) * late)
+    assert OverheatDetector().score({**frames, "device_samples": rows}) == []
+    assert CoolingDetector().score({**frames, "device_samples": rows}) == []
+
+
 def test_storage_slow_for_one_node_or_for_all() -> None:
     one = only(StorageDetector().score(frames_of(Fault("storage_latency", 5, 0, start_step=200))))
     assert (one.scope, one.node) == (FindingScope.NODE, "n0005")
