@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 from flightwatch.cli.common_settings import CommonSettings
+from flightwatch.cli.demo_process import DemoProcess
 from flightwatch.cli.instance import child_environment
-
-log = logging.getLogger(__name__)
 
 GPUS = 1024
 #: Healthy past: what detectors compare with.
 HISTORY_SECONDS = 900
 #: A demo leaves the machine to its user.
 SAMPLE_SECONDS = 15
-STOP_SECONDS = 15.0
 
 
 class DemoCluster:
@@ -40,30 +35,16 @@ class DemoCluster:
         ]  # fmt: skip
         self._environment = child_environment(common) | {"FLIGHTWATCH_FLIGHTWATCH_CONTROL": common.control_url}
         self._output = output
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = DemoProcess("the demo's simulated cluster", output)
 
     def start(self) -> str:
         """Start it; return one line about it."""
-        with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
-                self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        self._process.start(self._command, self._environment)
         return f"simulated cluster 'sim': {GPUS} GPUs, three faults within a minute; its output is in {self._output}"
 
     def stop(self) -> None:
         """End it: it tells that its jobs have ended, so that nobody waits for them."""
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        elif process.returncode:
-            log.warning("the demo's simulated cluster had ended with exit code %s", process.returncode)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self._process.stop()
 
 
 def history_seconds(output: Path, now_s: float) -> int:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+from flightwatch.cli.demo_process import DemoProcess
 
 RANKS = 4
-STOP_SECONDS = 15.0
 JOB = "demo"
 
 
@@ -43,7 +39,7 @@ class DemoJob:
         self._socket = socket
         self._folder = folder
         self._job, self._equal_steps = job, equal_steps
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = DemoProcess("the demo's training job", folder / "demo_job.log")
 
     def start(self) -> str:
         """Start it; return one line about it."""
@@ -65,25 +61,11 @@ class DemoJob:
         }
         if self._equal_steps is not None:
             own["DEMO_EQUAL_STEPS"] = str(self._equal_steps)
-        with (self._folder / "demo_job.log").open("ab") as output:
-            self._process = subprocess.Popen(
-                command, env=os.environ | own, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        self._process.start(command, os.environ | own)
         when = "after a minute" if self._equal_steps is None else f"from step {self._equal_steps} on"
         told = f"training job '{self._job}': {RANKS} ranks, one of them slow {when}"
         return f"{told}; its output is in {self._folder}/demo_job.log"
 
     def stop(self) -> None:
         """End it and its ranks."""
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        elif process.returncode:
-            log.warning("the demo's training job had ended with exit code %s", process.returncode)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self._process.stop()
