@@ -1,7 +1,7 @@
 /* Everything a person changes goes from a form to the API: never from a callback, so that opening a page writes nothing.
  *
  * A form with `data-post` sends its fields as JSON. `data-body` holds what is sent besides; a field's `data-as` says how
- * it travels (number, hours: a moment so many hours from now, list, json). `{name}` in the path is filled in from the
+ * it travels (number, hours: a moment so many hours from now, list, json), `data-into` the object it is a part of. `{name}` in the path is filled in from the
  * fields, and not sent. `data-each` sends it once for each selected row of a grid. `data-confirm` names the field whose
  * text must be what `data-expect` says. `data-then` follows an answer: `reload` (default), or an address with `{id}`.
  */
@@ -48,7 +48,9 @@
       if (field.name === form.dataset.confirm) continue;
       const found = value(field);
       const hole = "{" + field.name + "}";
+      const whole = (field.closest("[data-into]") || { dataset: {} }).dataset.into;
       if (path.includes(hole)) path = path.replace(hole, encodeURIComponent(found === undefined ? "" : found));
+      else if (whole && found !== undefined) body[whole] = Object.assign(body[whole] || {}, { [field.name]: found });
       else if (found !== undefined) body[field.name] = found;
     }
     return { path, body };

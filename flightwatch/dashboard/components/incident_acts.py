@@ -13,7 +13,7 @@ from flightwatch.core.incident import Incident, IncidentState
 from flightwatch.dashboard.components import acts
 from flightwatch.dashboard.components.request import link, viewer
 from flightwatch.dashboard.components.sentences import title_of
-from flightwatch.dashboard.components.text import amount_text
+from flightwatch.dashboard.components.text import hours_text
 from flightwatch.dashboard.i18n import known, t
 from flightwatch.incidents.facts import Facts
 from flightwatch.pipeline.control.action_model import Action
@@ -86,11 +86,12 @@ def _drain(one: Incident, facts: Facts, actions: Sequence[Action]) -> Any:
     if done is not None:
         return html.Span(t(f"drain.{done.state}", node=one.node), className="fw-state done")
     cost = facts.cost
-    loss = t("drain.loss", loss=amount_text(one.loss_gpu_hours_per_hour))
-    restart = t("drain.restart", cost=amount_text(None if cost is None else cost.restart))
+    loss = t("drain.loss", loss=hours_text(one.loss_gpu_hours_per_hour))
+    dear = None if cost is None else cost.restart
+    restart = t("drain.restart_unknown") if dear is None else t("drain.restart", cost=hours_text(dear))
     even = "" if cost is None or cost.break_even_hours is None else t(
         "drain.even", hours=f"{cost.break_even_hours:.1f}")  # fmt: skip
-    spares = t("drain.spares", n=amount_text(facts.spares))
+    spares = t("drain.spares_unknown") if facts.spares is None else t("drain.spares", n=f"{facts.spares:,}")
     fields = [
         html.P(f"{loss} · {restart}", **{"data-raw": "1"}),
         html.P(" ".join(filter(None, (even, spares))), className="fw-dim"),

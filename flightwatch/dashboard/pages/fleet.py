@@ -99,7 +99,23 @@ def layout(view: View, services: Services) -> Any:
 def register(app: Dash, services: Services) -> None:
     """Add the page's callbacks."""
     fleet = FleetSource(services)
+    _register_map(app, fleet)
+    _register_beside(app, fleet)
 
+    @app.callback(
+        Output("fleet-tiles", "children"),
+        Output("fleet-first", "children"),
+        Input("view", "data"),
+        Input("beat", "data"),
+    )
+    @safely(2, 0)
+    def figures(data: Any, _: Any) -> tuple[Any, Any]:
+        status = services.status()
+        cover = fleet.coverage(status["coverage"])
+        return _tiles(status, cover, fleet), _first_steps(status, cover)
+
+
+def _register_map(app: Dash, fleet: FleetSource) -> None:
     @app.callback(
         Output("fleet-map", "layout"),
         Output("fleet-map", "values"),
@@ -131,17 +147,8 @@ def register(app: Dash, services: Services) -> None:
         Input("view", "data"),
     )
 
-    @app.callback(
-        Output("fleet-tiles", "children"),
-        Output("fleet-first", "children"),
-        Input("view", "data"),
-        Input("beat", "data"),
-    )
-    @safely(2, 0)
-    def figures(data: Any, _: Any) -> tuple[Any, Any]:
-        status = services.status()
-        return _tiles(status, fleet), _first_steps(status, fleet.coverage(status["coverage"]))
 
+def _register_beside(app: Dash, fleet: FleetSource) -> None:
     @app.callback(
         Output("fleet-findings", "children"),
         Output("fleet-changes", "children"),
@@ -207,8 +214,7 @@ def _legend(metric: str, values: fleet_view.Drawn) -> list[Any]:
     return items
 
 
-def _tiles(status: Mapping[str, Any], fleet: FleetSource) -> Any:
-    cover = fleet.coverage(status["coverage"])
+def _tiles(status: Mapping[str, Any], cover: Mapping[str, int], fleet: FleetSource) -> Any:
     silent = cover["nodes_known"] - cover["nodes_reporting"]
     nodes_note = t("tile.nodes_silent", n=amount_text(silent)) if silent > 0 else t("tile.nodes_all")
     nodes_note = nodes_note if cover["nodes_known"] else t("tile.nodes_none")

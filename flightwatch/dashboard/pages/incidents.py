@@ -84,18 +84,19 @@ def _columns() -> list[dict[str, Any]]:
             "field": "severity",
             "headerName": t("col.severity"),
             "width": 92,
+            "minWidth": 84,
             "pinned": "left",
             "cellClassRules": {f"fw-sev-{one.lower()}": f"params.value == '{one}'" for one in SEVERITIES},
         },
-        grids.link_column("title", t("col.incident"), flex=3, minWidth=430, tooltipField="said"),
-        {"field": "state", "headerName": t("col.state"), "width": 116},
-        {"field": "kind", "headerName": t("col.kind"), "width": 120},
-        {"field": "node", "headerName": t("page.node"), "width": 110},
-        {"field": "job", "headerName": t("page.job"), "width": 120},
-        {"field": "gpus", "headerName": "GPU", "width": 76, "type": "rightAligned"},
-        {"field": "lost", "headerName": t("col.lost"), "width": 130, "type": "rightAligned"},
-        {"field": "age", "headerName": t("col.opened"), "width": 96, "type": "rightAligned"},
-        {"field": "assignee", "headerName": t("col.assignee"), "width": 104},
+        grids.link_column("title", t("col.incident"), flex=3, minWidth=360, tooltipField="said"),
+        {"field": "state", "headerName": t("col.state"), "width": 116, "minWidth": 100},
+        {"field": "kind", "headerName": t("col.kind"), "width": 120, "minWidth": 110},
+        {"field": "node", "headerName": t("page.node"), "width": 110, "minWidth": 96},
+        {"field": "job", "headerName": t("page.job"), "width": 120, "minWidth": 104},
+        {"field": "gpus", "headerName": "GPU", "width": 76, "minWidth": 64, "type": "rightAligned"},
+        {"field": "lost", "headerName": t("col.lost"), "width": 130, "minWidth": 120, "type": "rightAligned"},
+        {"field": "age", "headerName": t("col.opened"), "width": 96, "minWidth": 88, "type": "rightAligned"},
+        {"field": "assignee", "headerName": t("col.assignee"), "width": 104, "minWidth": 92},
     ]
 
 
@@ -146,8 +147,16 @@ def _bulk() -> list[Any]:
 
 
 def _matchers() -> Any:
-    example = json.dumps({"kind": "overheat", "rack": "r01"})
-    return acts.field("matchers", t("silences.matchers"), as_="json", value=example)
+    """Return the fields that say what is silenced; those left empty match everything."""
+    kinds = [("", t("incidents.any_kind")), *((kind.value, known("kind", kind.value)) for kind in FindingKind)]
+    fields = [
+        acts.choice_field("kind", t("col.kind"), kinds, ""),
+        *(
+            acts.field(name, words, required=False, placeholder="*")
+            for name, words in (("node", t("page.node")), ("rack", t("silences.rack")), ("job", t("page.job")))
+        ),
+    ]
+    return html.Div(fields, className="fw-act", **{"data-into": "matchers"})
 
 
 def register(app: Dash, services: Services) -> None:

@@ -117,7 +117,17 @@ def register(app: Dash, services: Services) -> None:
     access = services.access or AccessControl(AccessSettings(), services.control, loopback_only=True)
     parts = Parts(services, access)
     profiler_result.register(app, services)
+    _register_show(app, store, remembered, parts)
+    app.clientside_callback(
+        "function(value) { window.flightwatch.set({ranks: value || null}); return window.dash_clientside.no_update; }",
+        Output("profiler-ranks", "n_submit"),
+        Input("profiler-ranks", "value"),
+        prevent_initial_call=True,
+    )
+    _register_actions(app, services, parts)
 
+
+def _register_show(app: Dash, store: Store, remembered: Remembered, parts: Parts) -> None:
     @app.callback(
         Output("profiler-job", "children"),
         Output("profiler-suggested", "children"),
@@ -143,12 +153,9 @@ def register(app: Dash, services: Services) -> None:
             None if one is None else _progress(one),
         )
 
-    app.clientside_callback(
-        "function(value) { window.flightwatch.set({ranks: value || null}); return window.dash_clientside.no_update; }",
-        Output("profiler-ranks", "n_submit"),
-        Input("profiler-ranks", "value"),
-        prevent_initial_call=True,
-    )
+
+def _register_actions(app: Dash, services: Services, parts: Parts) -> None:
+    store = services.store
     states = [
         State("view", "data"),
         State("profiler-ranks", "value"),

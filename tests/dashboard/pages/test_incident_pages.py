@@ -166,6 +166,19 @@ def test_a_silence_has_an_end_and_is_listed(operator: Watched, desk: Desk) -> No
     expect(listed.locator("#incidents-silences")).to_contain_text("Nothing is silenced")
 
 
+def test_a_silence_of_many_is_filled_in_and_not_written_as_json(operator: Watched, desk: Desk) -> None:
+    page = operator.open("/incidents", "#incidents-grid .ag-center-cols-container a")
+    page.locator("summary", has_text="Silence").click()
+    form = page.locator("details[open] form[data-post='/api/v1/silences']")
+    form.locator("select[name=kind]").select_option("overheat")
+    form.locator("input[name=rack]").fill("r0*")
+    form.locator("input[name=reason]").fill("the pump is exchanged")
+    form.locator("button").click()
+    page.wait_for_selector("#fw-toast.shown")
+    made = next(one for one in desk.incidents.silences() if one.reason == "the pump is exchanged")
+    assert made.matchers == {"kind": "overheat", "rack": "r0*"}
+
+
 def test_a_drain_needs_the_typed_name_and_shows_both_costs(operator: Watched, desk: Desk) -> None:
     page = _opened(operator)
     page.locator("#incident-acts summary", has_text="Drain").click()
