@@ -28,6 +28,8 @@ _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 2_000, 300_000
 #: A refusal that another try cannot help is tried again all the same for P1 and P2: somebody may repair the channel.
 _REPAIR_MS = 60_000
 _LONGEST_PAUSE_MS = 60_000
+#: Failures in a row that are an outage of the channel, not the fault of one message.
+_OUTAGE_FAILURES = 3
 _URGENT = (Severity.P1, Severity.P2)
 _OWN = (AlertReason.PLATFORM, AlertReason.TEST)
 _SEVERITIES = list(Severity)
@@ -44,6 +46,8 @@ class ChannelSender:
         self._bucket = _Bucket(channel.per_minute, clock)
         self._paused_until_ms = 0
         self._failures = 0
+        #: When messages were taken again after an outage: what failed before waits no longer.
+        self._back_at_ms = 0
         self._unsettled: tuple[StoredDelivery, Settled, list[StoredDelivery]] | None = None
 
     def step(self, lease: Lease) -> float:
@@ -54,7 +58,7 @@ class ChannelSender:
         self._settle(lease)
         waiting = self._records.due(self._channel.name)
         now_ms = self._clock.now_ms()
-        ready = [one for one in waiting if one.due_at_ms <= now_ms]
+        ready = [one for one in waiting if one.due_at_ms <= now_ms or one.updated_at_ms < self._back_at_ms]
         if not ready:
             return min((max(0, one.due_at_ms - now_ms) / 1000 for one in waiting), default=IDLE_SECONDS)
         if now_ms < self._paused_until_ms:
@@ -138,6 +142,8 @@ class ChannelSender:
 
     def _settled(self, delivery: StoredDelivery, answer: Delivery, *, closes: bool) -> Settled:
         if answer.ok:
+            if self._failures >= _OUTAGE_FAILURES:
+                self._back_at_ms = self._clock.now_ms()
             self._failures = 0
             return Settled(
                 SENT, answer.http_status, None, answer.latency_ms, dict(answer.reference), closes=closes

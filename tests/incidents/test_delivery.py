@@ -276,6 +276,24 @@ def test_grave_news_in_a_storm_does_not_wait_long(desk_of: Callable[..., Desk]) 
     assert any("grave" in alert.body for alert, _ in chat.got[seen:])
 
 
+def test_after_an_outage_the_backlog_is_told_together_and_soon(desk_of: Callable[..., Desk]) -> None:
+    chat = Inbox("chat")
+    desk = desk_of(chat)
+    chat.answers = [BUSY] * 1000
+    for number in range(30):  # ten minutes
+        found = finding(Kind.OVERHEAT, f"x{number}", 0, desk.clock.now_ms(), severity=Severity.P3)
+        desk.rig.take(found)
+        desk.run(20, step=5)
+    assert 5 <= 1000 - len(chat.answers) <= 40  # the service is tried now and then, not by every message
+    chat.answers.clear()
+    desk.run(120, step=2)
+    assert desk.records.waiting_by_channel().get("chat", 0) == 0
+    assert len(chat.got) <= 8
+    assert "incidents at once" in chat.titles[-1]
+    incidents = {one.id for one in desk.rig.incidents()}
+    assert len(desk.records.threads(incidents)) == len(incidents) >= 20
+
+
 def test_reminders_until_somebody_acknowledges(desk_of: Callable[..., Desk]) -> None:
     chat, pager = Inbox("chat", updates=True), Inbox("pager", pages=True, updates=True)
     desk = desk_of(chat, pager, remind_p1_minutes=15.0)
