@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pacsv
+import pyarrow.json as pajson
 import pyarrow.parquet as pq
 
 from flightwatch.core.catalogue import TABLES, Column, Table
@@ -47,7 +49,7 @@ class ReadTable:
 
 
 def read_table(name: str, path: Path) -> ReadTable:
-    """Read one table from a CSV or Parquet file, recognised by content.
+    """Read one table from a CSV, Parquet or JSON-lines file, recognised by content.
 
     Columns are as in the catalogue, in any order; absent ones are unknown, others are left out. Empty cells
     are unknown. Times are ISO-8601 (no zone: UTC) or epoch milliseconds. Maps and lists are JSON.
@@ -66,9 +68,14 @@ def read_table(name: str, path: Path) -> ReadTable:
         raise ConfigError(f"--table {name}={path}: cannot read the file: {error.strerror}") from error
     problems: list[str] = []
     try:
-        table = pq.read_table(path) if head == PARQUET_MAGIC else _read_csv(path, TABLES[name], problems)
+        if head == PARQUET_MAGIC:
+            table = pq.read_table(path)
+        else:
+            encoding = _encoding(path, problems)
+            is_json = head.lstrip()[:1] == b"{"
+            table = pajson.read_json(path) if is_json else _read_csv(path, encoding, TABLES[name], problems)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0]
+        reason = "".join(char if char.isprintable() else "?" for char in str(error).splitlines()[0][:300])
         raise BadRecord(f"is neither Parquet nor a readable CSV: {reason}", str(path)) from error
     read = ReadTable(name, pd.DataFrame(), problems)
     read.frame = _frame(table, TABLES[name], read, str(path))
@@ -81,7 +88,25 @@ def frame_of(name: str, table: pa.Table) -> pd.DataFrame:
     return _frame(table, TABLES[name], read, name) if table.num_rows else pd.DataFrame(columns=table.column_names)
 
 
-def _read_csv(path: Path, table: Table, problems: list[str]) -> pa.Table:
+def _encoding(path: Path, problems: list[str]) -> str:
+    """Return the encoding of a text file; bytes that are not UTF-8 are told and read as Latin-1."""
+    with path.open("rb") as stream:
+        chunk = stream.read(1 << 20)
+        if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
+        while chunk:
+            try:
+                decoder.decode(chunk)
+            except UnicodeDecodeError as error:
+                problems.append(f"{path}: byte {at + error.start} is not UTF-8 text; the file was read as Latin-1")
+                return "latin-1"
+            at += len(chunk)
+            chunk = stream.read(1 << 20)
+    return "utf-8"
+
+
+def _read_csv(path: Path, encoding: str, table: Table, problems: list[str]) -> pa.Table:
     """Read a CSV; typed by the catalogue where every cell fits, else as text that is converted cell by cell."""
     skipped: list[int] = []
 
@@ -94,7 +119,7 @@ def _read_csv(path: Path, table: Table, problems: list[str]) -> pa.Table:
     numbers = {column.name: pa.float64() for column in table.columns if _is_number(column)}
     words = {column.name: pa.string() for column in table.columns if not _is_number(column)}
     parse = pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
-    read = pacsv.ReadOptions(block_size=16 << 20)
+    read = pacsv.ReadOptions(block_size=16 << 20, encoding=encoding)
     for types in (numbers | words, dict.fromkeys(numbers | words, pa.string())):
         convert = pacsv.ConvertOptions(
             column_types=types, null_values=["", "NULL", "null", "\\N"], strings_can_be_null=True,

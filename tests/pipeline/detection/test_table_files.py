@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,37 @@ def test_a_header_alone_is_an_empty_table(tmp_path: Path) -> None:
     read = read_table("rank_steps", write(tmp_path / "x.csv", "step,rank,ts\n"))
     assert isinstance(read.frame, pd.DataFrame)
     assert read.frame.empty
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_table_that_a_spreadsheet_saved_is_read(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_bytes("step,rank,step_us\n1,0,1000\n1,1,1001\n".encode(encoding))
+    read = read_table("rank_steps", path)
+    assert read.frame["step_us"].tolist() == [1000, 1001]
+    assert not read.problems
+
+
+def test_json_lines_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "steps.jsonl"
+    rows = ['{"step": 1, "rank": 0, "comm_by_axis_us": {"dp": 5}}', '{"step": 1, "rank": 1, "step_us": null}']
+    path.write_text("\n".join(rows))
+    frame = read_table("rank_steps", path).frame
+    assert frame["rank"].tolist() == [0, 1]
+    assert frame["comm_by_axis_us.dp"].tolist()[0] == 5
+
+
+def test_bytes_that_are_no_text_are_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_bytes(b"step,rank,node\n1,0,caf\xe9\n\xe9\n1,1,b\n")
+    read = read_table("rank_steps", path)
+    assert read.frame["rank"].tolist() == [0, 1]
+    assert "byte 22 is not UTF-8 text" in read.problems[0]
+
+
+def test_a_file_of_random_bytes_is_one_printable_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "steps.csv"
+    path.write_bytes(bytes(random.Random(3).randrange(256) for _ in range(50_000)))
+    with pytest.raises(BadRecord) as refused:
+        read_table("rank_steps", path)
+    assert str(refused.value).isprintable()
