@@ -75,7 +75,6 @@ WORDS: dict[str, str] = {
     "unit.targets": "measured",
     "unit.ranks": "ranks",
     "unit.devices": "accelerators",
-    "unit.series": "series",
     # Scripts
     "js.link_copied": "Link copied",
     "js.copied": "Copied",

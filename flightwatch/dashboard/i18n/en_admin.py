@@ -69,5 +69,4 @@ WORDS: dict[str, str] = {
     "admin.never_used": "never",
     "admin.left": "{date}, {age} left",
     "admin.no_role": "none",
-    "admin.by_name": "As the API names it",
 }

@@ -119,10 +119,6 @@ WORDS: dict[str, str] = {
     "cause.ruled_out": "{kind}: looked for in {n} rows, not there",
     "cause.not_reported": "{kind}: none was reported",
     "cause.runner_up": "Runner-up: {what}",
-    "progress.progressing": "job progresses",
-    "progress.slowed": "job slowed",
-    "progress.stopped": "job stopped",
-    "progress.unknown": "progress of the job unknown",
     "action.drain": "Drain",
     "action.return": "Return",
     "action.drop_replica": "Drop replica",
@@ -223,5 +219,4 @@ WORDS: dict[str, str] = {
     "silence.node": "everything on {node}",
     "silence.kind": "all of kind {kind}",
     "silence.kind_job": "all of kind {kind} in {job}",
-    "history.acted": "action",
 }

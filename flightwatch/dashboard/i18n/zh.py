@@ -75,7 +75,6 @@ WORDS: dict[str, str] = {
     "unit.targets": "有测量值",
     "unit.ranks": "rank",
     "unit.devices": "加速卡",
-    "unit.series": "曲线",
     # 脚本
     "js.link_copied": "链接已复制",
     "js.copied": "已复制",

@@ -69,5 +69,4 @@ WORDS: dict[str, str] = {
     "admin.never_used": "从未",
     "admin.left": "{date}，剩 {age}",
     "admin.no_role": "无",
-    "admin.by_name": "API 中的名称",
 }

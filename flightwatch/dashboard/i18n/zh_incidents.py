@@ -119,10 +119,6 @@ WORDS: dict[str, str] = {
     "cause.ruled_out": "{kind}：查看了 {n} 行，未发现",
     "cause.not_reported": "{kind}：没有报告",
     "cause.runner_up": "次要可能：{what}",
-    "progress.progressing": "作业正常推进",
-    "progress.slowed": "作业变慢",
-    "progress.stopped": "作业已停止",
-    "progress.unknown": "作业进度未知",
     "action.drain": "隔离",
     "action.return": "恢复",
     "action.drop_replica": "移除副本",
@@ -223,5 +219,4 @@ WORDS: dict[str, str] = {
     "silence.node": "{node} 上的所有事件",
     "silence.kind": "所有 {kind} 类事件",
     "silence.kind_job": "{job} 中所有 {kind} 类事件",
-    "history.acted": "操作",
 }
