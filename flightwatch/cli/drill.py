@@ -10,7 +10,7 @@ import secrets
 import sys
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,11 @@ REAL_STEPS, REAL_SECONDS = 120, 30.0
 _FINDINGS = (
     "SELECT id, kind, class, scope, node, job, rank, targets, severity, state, summary, detected_at, received_at "
     "FROM flightwatch.findings WHERE {column} = '{name}' ORDER BY detected_at LIMIT 10000"
+)
+
+_BEGAN = (
+    "SELECT minOrNull(ts) AS began FROM flightwatch.rank_steps "
+    "WHERE job = '{name}' AND rank = {rank} AND step >= {step}"
 )
 
 
@@ -106,16 +111,32 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         control = open_control(common.control_url, settings.section(ControlSettings))
         stack.callback(control.close)
-        if not arguments.keep:
-            stack.callback(_removed, control, drill, clock)
-        if not arguments.page:
-            stack.callback(Silences(control).expire, _silence(control, drill, clock, arguments.seconds), "drill")
+        _leave_no_trace(stack, control, drill, arguments, clock)
         inject = _real if arguments.real else _simulated
         inject(stack, drill, settings, arguments, clock)
         grade = _watched(drill, settings, clock, arguments.seconds)
+        if arguments.real and (began_ms := _really_began(drill, settings)) is not None:
+            drill.injected = [replace(one, begin_ms=began_ms) for one in drill.injected]
+            grade = grade_drill(drill.injected, _findings(drill, settings))
         drill.stop.set()
     _print(grade | {drill.column: name, "kept": arguments.keep}, arguments.format)
     return ExitCode.DONE if grade["found"] == grade["injected"] and not grade["false"] else ExitCode.FAILED
+
+
+def _leave_no_trace(
+    stack: ExitStack, control: Control, drill: _Drill, arguments: argparse.Namespace, clock: Clock
+) -> None:  # fmt: skip
+    """Keep the drill quiet, and have everything of it removed when the stack ends.
+
+    The silence ends after the removal: an incident that lost it first would be told. What is kept stays silent until
+    the silence expires.
+    """
+    if not arguments.page:
+        silence = _silence(control, drill, clock, arguments.seconds)
+        if not arguments.keep:
+            stack.callback(Silences(control).expire, silence, "drill")
+    if not arguments.keep:
+        stack.callback(_removed, control, drill, clock)
 
 
 def _simulated(
@@ -170,6 +191,13 @@ def _watched(drill: _Drill, settings: Loaded, clock: Clock, seconds: float) -> d
         if grade["found"] == grade["injected"] or clock.monotonic_s() >= deadline_s or drill.stop.is_set():
             return grade
         drill.stop.wait(POLL_SECONDS)
+
+
+def _really_began(drill: _Drill, settings: Loaded) -> int | None:
+    """Return when the real job's rank got slow: at a step, and how long the steps before took is the machine's."""
+    answer = ask(_BEGAN.format(name=drill.name, step=REAL_STEPS, rank=SLOW_RANK), "json", settings)
+    told = next((json.loads(line)["began"] for line in answer.splitlines() if line.strip()), None)
+    return None if told is None else parse_iso_utc(str(told))
 
 
 def _findings(drill: _Drill, settings: Loaded) -> list[dict[str, Any]]:
