@@ -74,7 +74,9 @@ def test_a_rank_that_holds_the_gil_and_one_that_is_stopped_are_named(
     monkeypatch.setenv("FLIGHTWATCH_PROFILER_ABSTRACT", "false")
     instance = start(short_folder / "d")
     try:
-        assert flightwatch("hang", "--live", "--data-dir", str(instance.folder)).returncode == 1, "no job runs"
+        # Named: the agent also sees the jobs of others on this machine.
+        absent = flightwatch("hang", "--live", "--job", "absent", "--data-dir", str(instance.folder))
+        assert (absent.returncode, "no agent sees job absent" in absent.stderr) == (1, True)
         log = short_folder / "job.log"
         with job(torch_python, instance, "held", log, "--hang", "1", "--gil"):
             until_says(log, "hangs")

@@ -32,7 +32,7 @@ def test_a_profile_of_a_running_job_ends_in_traces_and_rows(
                 break
             time.sleep(0.1)
         words = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
-        wanted = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(folder), "FLIGHTWATCH_JOB": "demo"}
+        wanted = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": str(folder), "FLIGHTWATCH_JOB": "profiled"}
         with (short_folder / "job.log").open("w") as log:
             job = subprocess.Popen(
                 [torch_python, *words, str(JOB), "150"],
@@ -46,7 +46,7 @@ def test_a_profile_of_a_running_job_ends_in_traces_and_rows(
                     break
                 time.sleep(0.1)
             here = ("--data-dir", str(instance.folder), "--format", "json")
-            done = flightwatch("profile", "start", "--job", "demo", "--ranks", "0-1", "--wait", *here, timeout=400)
+            done = flightwatch("profile", "start", "--job", "profiled", "--ranks", "0-1", "--wait", *here, timeout=400)
             assert done.returncode == 0, done.stderr + done.stdout
             assert job.poll() is None
         finally:

@@ -74,7 +74,7 @@ def test_ops_of_the_same_steps_of_both_ranks(jobs: Any) -> None:
     }  # fmt: skip
     times = {row["op"]: row for row in mine if row["rank"] == 0}
     # Four blocks and a head forward, in two steps and what libkineto records around them.
-    assert times["aten::addmm"]["count"] in (10, 15, 20)
+    assert times["aten::addmm"]["count"] in range(10, 21)
     assert times["aten::addmm"]["kind"] == "compute"
     assert times["aten::addmm"]["dur_us"] > 0
     # The traces stay on the node, and nobody is told of profiles that nobody asked for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,9 +33,12 @@ def steps(jobs: Any, job: str, rank: int) -> list[dict[str, Any]]:
     return sorted(jobs.of("rank_steps", job=job, rank=rank), key=lambda row: int(row["step"]))
 
 
-def total(rows: list[dict[str, Any]], column: str) -> float:
-    """Sum over steps in which all is known: the model is found at the first backward."""
-    return float(sum(row[column] for row in rows[2:-1]))
+def typical(rows: list[dict[str, Any]], column: str) -> float:
+    """Median over steps in which all is known: the model is found at the first backward.
+
+    Not their sum: one step in which the machine ran something else would outweigh the others.
+    """
+    return statistics.median(row[column] for row in rows[2:-1])
 
 
 def test_results_are_bitwise_the_same_and_no_hook_failed(done: Any) -> None:
@@ -48,8 +52,8 @@ def test_results_are_bitwise_the_same_and_no_hook_failed(done: Any) -> None:
 def test_the_slow_rank_computes_long_and_waits_short(job: str, done: Any) -> None:
     fast, slow = steps(done, job, 0), steps(done, job, 1)
     assert len(fast) == len(slow) == 8
-    assert total(slow, "compute_us") > 1.5 * total(fast, "compute_us")
-    assert total(slow, "wait_us") < total(fast, "wait_us")
+    assert typical(slow, "compute_us") > 1.5 * typical(fast, "compute_us")
+    assert typical(slow, "wait_us") < typical(fast, "wait_us")
     for row in fast[2:-1] + slow[2:-1]:
         parts = ("compute_us", "comm_us", "unattributed_us", "checkpoint_us")
         assert sum(row[part] for part in parts) == pytest.approx(row["step_us"], rel=0.02, abs=200)
@@ -66,8 +70,8 @@ def test_tensor_parallel_time_is_of_the_tp_axis_and_rank(done: Any) -> None:
 def test_a_pipeline_waits_for_the_stage_that_is_slow(done: Any) -> None:
     first, slow = steps(done, "pipeline", 0), steps(done, "pipeline", 1)
     assert len(first) == len(slow) == 8
-    assert total(slow, "compute_us") > 1.5 * total(first, "compute_us")
-    assert total(slow, "comm_us") < total(first, "comm_us")
+    assert typical(slow, "compute_us") > 1.5 * typical(first, "compute_us")
+    assert typical(slow, "comm_us") < typical(first, "comm_us")
     # Four micro-batches are one step, and its loss is known where it is computed.
     assert all(row["loss"] > 0 for row in slow)
 

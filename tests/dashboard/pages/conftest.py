@@ -101,9 +101,9 @@ def served(page_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Itera
     control.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
+    """Debian's Chromium. Of a module and no longer: a thread drives one at a time, and others start their own."""
     if not CHROMIUM.exists():
         pytest.skip("chromium is not installed: apt-get install chromium")
     expect.set_options(timeout=60_000)
