@@ -60,3 +60,23 @@ def test_errors_across_a_reset_are_a_lower_bound(fleet: Store) -> None:
 def test_energy_is_the_difference_of_counters(fleet: Store) -> None:
     rows = answer(fleet, "Energy of one node")
     assert rows[0] == {"device": 0, "kwh": pytest.approx(0.02)}
+
+
+def test_waits_of_groups_across_nodes_are_split(store: Store) -> None:
+    """Two data-parallel groups of two, one for each stage; rank 3 is late, so rank 1 waits for it."""
+    spent = {0: 500.0, 1: 3000.0, 2: 400.0, 3: 700.0}
+    places = [
+        {"ts": NOW, "node": f"n{rank}", "job": "llama", "run": "0", "rank": rank, "pp": rank % 2, "dp": rank // 2}
+        for rank in spent
+    ]
+    steps = [
+        {"ts": NOW, "node": f"n{rank}", "job": "llama", "run": "0", "rank": rank, "step": step, "step_us": 9e3,
+         "comm_us": us + 5.0, "comm_by_axis_us": {"dp": us}}
+        for step in range(3) for rank, us in spent.items()
+    ]  # fmt: skip
+    insert(store, "placements", *places)
+    insert(store, "rank_steps", *steps)
+    rows = {row["rank"]: (row["wait_us"], row["transfer_us"], row["steps"]) for row in answer(store, "Waiting and tra")}
+    assert {rank: (float(str(wait)), float(str(sent))) for rank, (wait, sent, _) in rows.items()} == {
+        0: (105.0, 400.0), 1: (2305.0, 700.0), 2: (5.0, 400.0), 3: (5.0, 700.0),
+    }  # fmt: skip
