@@ -83,6 +83,7 @@ class RankTrace:
         self.tracks: dict[tuple[bool, str, str], Track] = {}
         self.notes: list[Note] = []
         self.steps: list[int] = []
+        self._untimed = 0
         self._names: dict[tuple[str, str], int] = {}
         self.ops: list[tuple[str, str]] = []
 
@@ -100,6 +101,9 @@ class RankTrace:
                         Note("error", f"event {count}", f"only the first {EVENT_LIMIT} events are analysed")
                     )
                     break
+        if self._untimed:
+            text = f"{self._untimed} events without a usable time or duration were left out"
+            self.notes.append(Note("warning", "", text))
         if reader.meta.rank is not None:
             self.rank = reader.meta.rank
         self.base_us = reader.meta.base_us
@@ -111,6 +115,7 @@ class RankTrace:
         category = str(event.get("cat", "")).lower()
         name, start, duration = event.get("name"), _number(event.get("ts")), _number(event.get("dur"))
         if not isinstance(name, str) or start is None or duration is None or duration < 0:
+            self._untimed += 1
             return False
         device = category in DEVICE_CATEGORIES
         if not device and category and category not in HOST_CATEGORIES:

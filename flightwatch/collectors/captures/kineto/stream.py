@@ -9,16 +9,15 @@ Note of level "error" that names the offset; everything before it has been yield
 from __future__ import annotations
 
 import codecs
-import gzip
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
-from flightwatch.collectors.captures.base import encoding_of
+from flightwatch.collectors.captures.base import StreamEnded, encoding_of, rejoin
 from flightwatch.collectors.captures.plain_text import PlainText
+from flightwatch.collectors.captures.unpacking import Budget, unpacked
 from flightwatch.core.protocols import Note
 
 _CHUNK = 1 << 20
@@ -61,16 +60,15 @@ def open_trace(stream: BinaryIO) -> BinaryIO:
     """Return the stream unpacked when it is gzip, as UTF-8 without a byte-order mark; it must be seekable."""
     head = stream.read(2)
     stream.seek(0)
-    opened = cast(BinaryIO, gzip.GzipFile(fileobj=stream)) if head == b"\x1f\x8b" else stream
+    # The standard reader of gzip loses what it read in the call in which it meets damage.
+    opened = unpacked(stream, "gz", Budget(unpacked_bytes=1 << 62)) if head == b"\x1f\x8b" else stream
     try:
         start = opened.read(512)
-        opened.seek(0)
-    except (EOFError, zlib.error, OSError):
-        # The reader meets the damage again and says where it is.
-        stream.seek(0)
-        return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+    except StreamEnded:
+        return opened
     marked = start.startswith(codecs.BOM_UTF8) or encoding_of(start) != "utf-8-sig"
-    return PlainText(opened).stream if marked else opened
+    whole = rejoin(start, opened)
+    return PlainText(whole).stream if marked else whole
 
 
 class TraceReader:
@@ -88,18 +86,25 @@ class TraceReader:
         self._at = 0
         self._dropped = 0
         self._ended = False
+        self._cause = ""
         self._decoder_utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
     def __iter__(self) -> Iterator[dict[str, Any] | Note]:
         try:
             yield from self._document()
+        except _NotATrace as other:
+            yield Note("warning", f"character {other.offset}", other.text)
         except _Damage as damage:
-            yield Note("error", f"character {damage.offset}", damage.text)
-        except (EOFError, zlib.error, OSError) as error:
-            yield Note("error", f"character {self._dropped + len(self._text)}", f"the gzip stream is damaged: {error}")
+            cause = f" ({self._cause})" if self._cause else ""
+            yield Note("error", f"character {damage.offset}", damage.text + cause)
+            return
+        if self._cause:
+            yield Note("error", f"character {self._dropped + len(self._text)}", self._cause)
 
     def _document(self) -> Iterator[dict[str, Any]]:
+        if not self._text and not self._read() and not self._cause:
+            raise _NotATrace(0, "the file is empty")
         start = self._peek()
         if start == "[":
             yield from self._events()
@@ -114,7 +119,7 @@ class TraceReader:
                 if self._peek() == ",":
                     self._at += 1
         else:
-            raise _Damage(self._offset(), "not a trace: neither a JSON object nor an array of events")
+            raise _NotATrace(self._offset(), "not a trace: neither a JSON object nor an array of events")
 
     def _events(self) -> Iterator[dict[str, Any]]:
         self._at += 1
@@ -186,7 +191,11 @@ class TraceReader:
         return len(self._text) > before
 
     def _read(self) -> bool:
-        data = self._stream.read(_CHUNK)
+        try:
+            data = self._stream.read(_CHUNK)
+        except (StreamEnded, OSError) as error:
+            # What was read before is still parsed.
+            data, self._cause = b"", str(error)
         if not data:
             self._ended = True
             return False
@@ -210,6 +219,10 @@ class _Damage(Exception):
         super().__init__(text)
         self.offset = offset
         self.text = text
+
+
+class _NotATrace(_Damage):
+    """The file is something else: nothing of a trace is damaged."""
 
 
 def _refuse_constant(word: str) -> None:

@@ -100,8 +100,7 @@ def test_pids_and_tids_may_be_text_and_events_out_of_order() -> None:
         (lambda data: data[:-60], "truncated"),
         (lambda data: data.replace(b'"aten::addmm"', b'"torch\\cuda\\x"'), "not valid JSON"),
         (lambda data: data.replace(b'"tid": 7', b'tid": 7', 1), "not valid JSON"),
-        (lambda data: b"Hello", "not a trace"),
-        (lambda data: gzip.compress(data)[:-40], "truncated|gzip stream is damaged"),
+        (lambda data: gzip.compress(data)[:-40], "compressed data is truncated"),
     ],
 )
 def test_damage_is_one_note_with_its_place_and_the_rest_is_kept(change: Any, text: str) -> None:
@@ -110,8 +109,7 @@ def test_damage_is_one_note_with_its_place_and_the_rest_is_kept(change: Any, tex
     assert len(errors) == 1
     assert re.search(text, errors[0].text)
     assert errors[0].where.startswith("character ")
-    if text != "not a trace":
-        assert "ProfilerStep#5" in {cost.op for cost in trace.costs()} or "gzip" in text
+    assert "ProfilerStep#5" in {cost.op for cost in trace.costs()}
 
 
 def test_nan_as_torch_writes_it_is_read_and_lower_case_nan_is_refused() -> None:
@@ -317,3 +315,27 @@ def test_a_trace_that_an_editor_saved_anew_is_read(encoding: str, tmp_path: Path
         events = list(TraceReader(open_trace(stream)))
     assert [event["name"] for event in events if isinstance(event, dict)] == ["aten::mm"]
     assert not [event for event in events if isinstance(event, Note)]
+
+
+def test_what_a_cut_archive_still_holds_is_read() -> None:
+    events = [event(f"op{number}", number * 10, 5) for number in range(3000)]
+    whole = gzip.compress(document(events))
+    trace = read(whole[: len(whole) // 2], 0)
+    assert 100 < sum(cost.calls for cost in trace.costs()) < 3000
+    (error,) = (note.text for note in trace.notes if note.level == "error")
+    assert error == "the trace is truncated: it ends inside an event (the compressed data is truncated)"
+
+
+def test_events_without_a_usable_duration_are_counted() -> None:
+    bad = [event("negative", 0, -1), event("none", 0, 5) | {"dur": None}, event("absent", 0, 5)]
+    del bad[2]["dur"]
+    trace = read(document([*bad, event("good", 0, 5)]), 0)
+    assert [cost.op for cost in trace.costs()] == ["good"]
+    assert [note.text for note in trace.notes] == ["3 events without a usable time or duration were left out"]
+
+
+@pytest.mark.parametrize("text", ["", "hello\n", '"a string"'])
+def test_a_file_that_is_no_trace_is_not_recognised_rather_than_damaged(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text(text)
+    assert main(["trace", str(path)]) == 4
