@@ -214,6 +214,7 @@ WORDS: dict[str, str] = {
     "fact.power_zone": "供电区",
     "fact.leaf_switch": "交换机",
     "fact.serial": "序列号",
+    "col.rank": "rank",
     "col.device": "卡号",
     "col.ecc": "ECC 可/不可纠",
     "col.held": "降频原因",

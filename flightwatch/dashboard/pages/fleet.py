@@ -90,7 +90,7 @@ def layout(view: View, services: Services) -> Any:
                         ]
                     ),
                 ],
-                className="fw-side",
+                className="fw-side fw-news-first",
             ),
         ]
     )

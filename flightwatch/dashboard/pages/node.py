@@ -311,5 +311,5 @@ def _ranks(ranks: Sequence[Mapping[str, Any]]) -> Any:
         ]
         for row in ranks[:64]
     ]
-    heads = [t("page.job"), "rank", t("col.device"), t("col.step"), t("channel.step_us"), t("reading.age")]
+    heads = [t("page.job"), t("col.rank"), t("col.device"), t("col.step"), t("channel.step_us"), t("reading.age")]
     return table(heads, rows, numeric=(1, 2, 3, 4), label=t("node.ranks"))

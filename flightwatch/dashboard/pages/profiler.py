@@ -298,7 +298,7 @@ def _progress(one: Mapping[str, Any]) -> Any:
             ]
         )
     heads = [
-        "rank",
+        t("col.rank"),
         t("page.node"),
         t("jobs.state"),
         t("profiler.first_step"),

@@ -203,5 +203,5 @@ def _table(shown: JobView, found: ChannelView, rows: list[int]) -> Any:
                 html.A(t("ranks.profile"), href=link(f"/profiler?{query}")),
             ]
         )
-    heads = ["rank", t("page.node"), t("ranks.role"), t("ranks.ratio"), t("job.median"), t("ranks.steps"), ""]
+    heads = [t("col.rank"), t("page.node"), t("ranks.role"), t("ranks.ratio"), t("job.median"), t("ranks.steps"), ""]
     return table(heads, lines, numeric=(0, 3, 4, 5), label=t("ranks.table"))
