@@ -1,17 +1,25 @@
-"""A bus whose answers a test decides, and a trivial encoder."""
+"""A sender on a bus whose answers a test decides, with a trivial encoder."""
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
+from flightwatch.core.clock import ManualClock
 from flightwatch.core.errors import BadRecord, FlightwatchError, TransientError
 from flightwatch.core.protocols import Row, Value
 from flightwatch.pipeline.batch import Batch
-from flightwatch.pipeline.bus.base import Ack, Partition
+from flightwatch.pipeline.bus.base import Ack, Bus, Partition
+from flightwatch.pipeline.sender import Sender
+from flightwatch.pipeline.spool import Spool, SpoolSettings
 
 
 @dataclass
@@ -94,3 +102,35 @@ def event(severity: str, number: int = 0) -> Row:
         "message": "m",
     }
     return Row("events", {**values, "attrs": {"n": str(number)}})
+
+
+@dataclass
+class Stage:
+    folder: Path
+    clock: ManualClock
+    bus: ScriptedBus
+    sender: Sender
+
+    def run(self, seconds: float, step: float = 0.1) -> None:
+        for _ in range(round(seconds / step)):
+            self.clock.advance(step)
+            self.sender.step()
+
+    def again(self, **settings: Any) -> Sender:
+        """Start the agent anew on the same spool."""
+        self.sender = make_sender(self.folder, self.clock, self.bus, **settings)
+        return self.sender
+
+
+def make_sender(folder: Path, clock: ManualClock, bus: ScriptedBus, most_bytes: int = 10**9, **settings: Any) -> Sender:
+    spool = Spool(folder, SpoolSettings(**settings))
+    encode = functools.partial(encode_json, most_bytes=most_bytes)
+    return Sender(cast(Bus, bus), spool, encode, "n1", "c1", clock, seed=1)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    clock, bus = ManualClock(), ScriptedBus()
+    made = Stage(tmp_path / "spool", clock, bus, make_sender(tmp_path / "spool", clock, bus))
+    yield made
+    made.sender._spool.close(clean=False)

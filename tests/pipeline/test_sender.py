@@ -1,55 +1,22 @@
 from __future__ import annotations
 
-import functools
 import os
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from flightwatch.core.clock import ManualClock
-from flightwatch.core.errors import BadRecord, ConfigError
+from flightwatch.core.errors import ConfigError
 from flightwatch.core.protocols import Row
 from flightwatch.core.vocabulary import Lane
 from flightwatch.pipeline.bus.base import Bus
 from flightwatch.pipeline.sender import Sender
-from flightwatch.pipeline.spool import Spool, SpoolSettings
-from tests.pipeline.sender_kit import ScriptedBus, encode_json, event, sample
+from flightwatch.pipeline.spool import Spool
+from tests.pipeline.sender_kit import ScriptedBus, Stage, encode_json, event, make_sender, sample, stage
 
-
-@dataclass
-class Stage:
-    folder: Path
-    clock: ManualClock
-    bus: ScriptedBus
-    sender: Sender
-
-    def run(self, seconds: float, step: float = 0.1) -> None:
-        for _ in range(round(seconds / step)):
-            self.clock.advance(step)
-            self.sender.step()
-
-    def again(self, **settings: Any) -> Sender:
-        """Start the agent anew on the same spool."""
-        self.sender = make_sender(self.folder, self.clock, self.bus, **settings)
-        return self.sender
-
-
-def make_sender(folder: Path, clock: ManualClock, bus: ScriptedBus, most_bytes: int = 10**9, **settings: Any) -> Sender:
-    spool = Spool(folder, SpoolSettings(**settings))
-    encode = functools.partial(encode_json, most_bytes=most_bytes)
-    return Sender(cast(Bus, bus), spool, encode, "n1", "c1", clock, seed=1)
-
-
-@pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    clock, bus = ManualClock(), ScriptedBus()
-    made = Stage(tmp_path / "spool", clock, bus, make_sender(tmp_path / "spool", clock, bus))
-    yield made
-    made.sender._spool.close(clean=False)
+__all__ = ["stage"]
 
 
 def test_a_batch_closes_after_two_seconds(stage: Stage) -> None:
@@ -237,19 +204,6 @@ def test_a_batch_too_large_for_one_message_is_split(tmp_path: Path) -> None:
     stage.sender._spool.close(clean=False)
 
 
-def test_a_batch_the_bus_refuses_for_good_is_reported_as_a_hole(stage: Stage) -> None:
-    stage.bus.mode, stage.bus.error = "fail", BadRecord("above max.message.bytes")
-    stage.sender.emit([sample(1)])
-    stage.run(2.1)
-    stage.bus.mode = "ack"
-    stage.sender.emit([sample(2)])
-    stage.run(3)
-    assert stage.bus.rows() == [2]
-    gap = _gaps(stage.bus)[0]
-    assert (gap["lane"], gap["first_seq"], gap["last_seq"], gap["rows"]) == ("samples", "1", "1", "1")
-    assert "max.message.bytes" in gap["reason"]
-
-
 def test_an_unknown_table_is_counted_and_the_rest_goes(stage: Stage) -> None:
     stage.sender.emit([Row("no_such_table", {}), Row("findings", {}), sample(1)])
     stage.run(2.1)
@@ -279,15 +233,6 @@ def test_a_stop_with_the_bus_away_keeps_everything(stage: Stage) -> None:
     stage.run(5)
     assert stage.bus.rows() == [1]
     assert len(stage.bus.batches("events")) == 1
-
-
-def test_a_stop_that_cannot_keep_everything_is_not_clean(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.bus.mode = "raise"
-    before = stage.sender._spool.spool_id
-    monkeypatch.setattr(stage.sender._spool, "append", _full_disk)
-    stage.sender.emit([sample(1)])
-    stage.sender.stop(0.5)
-    assert stage.again()._spool.spool_id != before
 
 
 def test_after_a_kill_a_new_spool_id_starts_and_the_backlog_is_sent(stage: Stage) -> None:
@@ -327,85 +272,6 @@ def test_flush_returns_when_the_bus_has_everything(stage: Stage) -> None:
     stage.sender.emit([sample(1)])
     assert stage.sender.flush(1.0)
     assert stage.bus.rows() == [1]
-
-
-def test_flush_falls_back_to_disk_and_says_no_when_that_fails_too(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage.bus.mode = "hold"
-    stage.sender.emit([sample(1)])
-    assert stage.sender.flush(1.0)
-    assert stage.sender._spool.backlog(Lane.SAMPLES) == 1
-    stage.sender.emit([sample(2)])
-    monkeypatch.setattr(stage.sender._spool, "append", _full_disk)
-    assert not stage.sender.flush(1.0)
-
-
-def _full_disk(*_: object) -> None:
-    from flightwatch.core.errors import TransientError
-
-    raise TransientError("the disk is full")
-
-
-def _gaps(bus: ScriptedBus) -> list[dict[str, str]]:
-    rows = [values for batch in bus.batches("events") for _, values in batch["rows"]]
-    return [values["attrs"] for values in rows if values["code"] == "data_gap"]
-
-
-def test_a_full_spool_gives_up_ops_first_and_names_every_hole(tmp_path: Path) -> None:
-    clock, bus = ManualClock(), ScriptedBus("raise")
-    settings = {"rows_bytes": 3_000_000, "segment_bytes": 200_000, "memory_bytes": 200_000}
-    stage = Stage(tmp_path / "s", clock, bus, make_sender(tmp_path / "s", clock, bus, **settings))
-    ops = functools.partial(Row, "op_timings")
-    for number in range(60):
-        stage.sender.emit([event("info", number)])
-        stage.sender.emit([sample(number, pad="s" * 40_000)])
-        stage.sender.emit([ops({"ts": number, "op": "o" * 60_000, "bytes": number})])
-        stage.run(2.1, 0.7)
-    size = sum(stage.sender._spool.size_bytes(lane) for lane in Lane)
-    assert size <= 3_300_000
-    bus.mode = "ack"
-    stage.run(120)
-    gaps = _gaps(bus)
-    assert {gap["lane"] for gap in gaps} <= {"ops", "samples"}
-    for lane in ("ops", "samples", "events"):
-        stored = {int(str(batch["seq"])) for batch in bus.batches(lane)}
-        named = {
-            seq for gap in gaps if gap["lane"] == lane for seq in range(int(gap["first_seq"]), int(gap["last_seq"]) + 1)
-        }
-        assert not stored & named
-        assert stored | named == set(range(1, max(stored) + 1))
-    assert any(gap["lane"] == "ops" for gap in gaps)
-    counted = [
-        values
-        for batch in bus.batches("samples")
-        for table, values in batch["rows"]
-        if table == "self_metrics" and values["name"] == "dropped_batches_total" and values["instance"] == "ops"
-    ]
-    lost = sum(int(gap["batches"]) for gap in gaps if gap["lane"] == "ops")
-    assert counted[-1]["value"] == lost
-    stage.sender._spool.close(clean=False)
-
-
-def test_a_full_disk_drops_from_memory_in_the_eviction_order_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock, bus = ManualClock(), ScriptedBus("raise")
-    stage = Stage(tmp_path / "s", clock, bus, make_sender(tmp_path / "s", clock, bus, memory_bytes=200_000))
-    monkeypatch.setattr(stage.sender._spool, "append", _full_disk)
-    for number in range(30):
-        stage.sender.emit([event("error", number), sample(number, pad="p" * 20_000)])
-        stage.run(2.1, 0.7)
-    assert sum(queue.memory_bytes for queue in stage.sender._queues.values()) <= 200_000
-    bus.mode = "ack"
-    stage.run(60)
-    events = [values for batch in bus.batches("events") for _, values in batch["rows"]]
-    assert [values["ts"] for values in events if values["code"] == "xid:79"] == list(range(30))
-    gaps = _gaps(bus)
-    assert {gap["lane"] for gap in gaps} == {"samples"}
-    kept = len([number for number in bus.rows() if isinstance(number, int)])
-    assert kept < 30
-    stage.sender._spool.close(clean=False)
 
 
 def test_the_heartbeat_tells_what_waits(stage: Stage) -> None:
