@@ -38,7 +38,7 @@ def typical(rows: list[dict[str, Any]], column: str) -> float:
 
     Not their sum: one step in which the machine ran something else would outweigh the others.
     """
-    return statistics.median(row[column] for row in rows[2:-1])
+    return float(statistics.median(row[column] for row in rows[2:-1]))
 
 
 def test_results_are_bitwise_the_same_and_no_hook_failed(done: Any) -> None:
