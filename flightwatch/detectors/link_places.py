@@ -20,7 +20,7 @@ from flightwatch.detectors.rank_matrix import RunSteps
 
 #: Fits cannot be told from the best one when they explain nearly as much (share of the variance), or when what they
 #: explain less is so little in units of what the best one leaves over.
-TIE, TIE_EVIDENCE = 0.002, 30.0
+TIE, TIE_EVIDENCE = 0.0005, 30.0
 #: A more complex hypothesis (more weights) must explain this much more per weight.
 PENALTY = 0.005
 #: Candidate nodes looked at, those with the largest growth first.

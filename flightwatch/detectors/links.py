@@ -10,7 +10,7 @@ job and names no node; port counters do).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,14 @@ from flightwatch.detectors.contract import Finding, Frames
 from flightwatch.detectors.drift import BLOCK, COMMON_BIAS
 from flightwatch.detectors.episodes import Episode
 from flightwatch.detectors.grouped import FloatArray
-from flightwatch.detectors.link_places import Hypothesis, indistinguishable, rank_hypotheses, simplest
+from flightwatch.detectors.link_places import (
+    SECOND_GAIN,
+    Hypothesis,
+    indistinguishable,
+    rank_hypotheses,
+    second_adapter,
+    simplest,
+)
 from flightwatch.detectors.ports import PortDetector
 from flightwatch.detectors.rank_matrix import RunSteps
 from flightwatch.detectors.slow_channels import Channel
@@ -40,6 +47,8 @@ PORT_SLACK_MS, PORT_LATE_MS = 300_000, 60_000
 PATIENCE = 1
 #: An onset this close to another one belongs to it.
 SAME_CAUSE_BLOCKS = 4
+#: Blocks after the first verdict at which a second adapter is sought.
+SECOND_LOOKS = (0, 2, 4, 8, 16, 32)
 #: On top of one cause, another is only named when it explains this much of the new growth.
 SECOND_FIT = 0.6
 
@@ -132,12 +141,57 @@ def _from_steps(detector: str, version: str, run: RunSteps, channel: Channel, li
             continue
         said[finding.scope, finding.targets] = finding
         found.append(finding)
-        ends = [other.over for other in together]
-        if all(end is not None for end in ends):
-            over = max(end for end in ends if end is not None)
+        over = _all_over(together)
+        if over is not None:
             found.append(_cleared(finding, run, over))
             del said[finding.scope, finding.targets]
+        if finding.scope == FindingScope.NODE:
+            for second in _second_adapters(detector, version, run, channel, episode, at, limits, finding):
+                if (second.scope, second.targets) not in said:
+                    found.append(second)
+                    if second.state == FindingState.RAISED:
+                        said[second.scope, second.targets] = second
     return found + _everywhere(detector, version, run, channel, limits, bool(found))
+
+
+def _all_over(episodes: list[Episode]) -> int | None:
+    """Return when the last of the episodes was over, None while one lasts."""
+    ends = [one.over for one in episodes]
+    return max((end for end in ends if end is not None), default=None) if None not in ends else None
+
+
+def _second_adapters(
+    detector: str, version: str, run: RunSteps, channel: Channel, episode: Episode, at: int, limits: TargetLimits,
+    first: Finding,
+) -> Iterator[Finding]:  # fmt: skip
+    """Yield further slow adapters that began with the first one or up to 160 steps after it was told."""
+    said = set(first.targets)
+    for block in sorted({min(at + later, len(channel.dev.own_TR) - 1) for later in SECOND_LOOKS}):
+        growth, sigma = _growth_since(channel, episode, block)
+        found = second_adapter(run, growth, sigma, said)
+        if found is None:
+            continue
+        said |= set(found.nodes)
+        mine = [i for i, node in enumerate(run.layout.node_R) if node == found.name]
+        members = set(mine)
+        own = [one for one in channel.episodes if one.rank in members and one.begin >= episode.begin]
+        began = min(own, key=lambda one: one.begin, default=episode)
+        place = _Place(FindingScope.NODE, found.name, found.nodes, True, round(0.4 + found.explains / 2, 2))
+        finding = _say(detector, version, run, began, block, limits, place, growth, np.array(mine), [found])
+        yield finding
+        over = _all_over(own) if own else None
+        if over is not None and over > block:
+            yield _cleared(finding, run, over)
+
+
+def _growth_since(channel: Channel, episode: Episode, at: int) -> tuple[FloatArray, FloatArray]:
+    """Growth of each rank's transfer share over the last blocks, against those before an episode; and its scatter."""
+    change_TR: FloatArray = channel.dev.own_TR + channel.compared.to_ranks(channel.dev.common_TG)
+    recent = change_TR[max(episode.begin, at - 3) : at + 1]
+    prior = change_TR[max(0, episode.begin - 8) : max(1, episode.begin - 1)]
+    growth = np.where(np.isfinite(recent), recent, 0.0).mean(axis=0)
+    growth = growth - np.where(np.isfinite(prior), prior, 0.0).mean(axis=0)
+    return np.maximum(growth - np.quantile(growth, 0.2), 0.0), channel.dev.sigma_TR[at] / np.sqrt(len(recent))
 
 
 def _everywhere(
@@ -212,13 +266,24 @@ def _verdict(
     ranked = rank_hypotheses(run, growth)
     best = simplest(ranked)
     best, equal = (None, []) if best is None else indistinguishable(ranked, best, growth, sigma)
+    top = max((one for one in ranked if one.scope == FindingScope.NODE), key=lambda one: one.explains, default=None)
+    two = None if top is None else second_adapter(run, growth, sigma, set(top.nodes))
+    if top is not None and two is not None and (best is None or two.explains > best.explains + SECOND_GAIN):
+        # Two slow adapters explain more than any one place; the second is told on its own.
+        best, equal = top, [top]
     place = _place(run, best, equal)
-    gain = float(np.clip(growth.max(initial=0.0), 0, 1))
-    layout = run.layout
     affected = np.nonzero(growth > np.maximum(3 * sigma, 0.3 * growth.max(initial=0.0)))[0]
     unexplained = best is None or best.explains < WELL_EXPLAINED
     if place.scope == FindingScope.JOB and unexplained and len(affected) < WIDESPREAD * len(growth):
         return None
+    return _say(detector, version, run, episode, at, limits, place, growth, affected, ranked[:5])
+
+
+def _say(
+    detector: str, version: str, run: RunSteps, episode: Episode, at: int, limits: TargetLimits, place: _Place,
+    growth: FloatArray, affected: np.ndarray, ranked: list[Hypothesis],
+) -> Finding:  # fmt: skip
+    gain = float(np.clip(growth.max(initial=0.0), 0, 1))
     serious = gain >= limits.serious_gain and run.shape[1] >= limits.serious_ranks
     return Finding(
         detector=detector,
@@ -244,11 +309,11 @@ def _verdict(
         evidence={
             "channel": "transfer",
             "growth_share_of_step": round(gain, 4),
-            "affected_ranks": [int(layout.ranks_R[i]) for i in affected[:64]],
+            "affected_ranks": [int(run.layout.ranks_R[i]) for i in affected[:64]],
             "hypotheses": [
-                {"scope": one.scope.value, "target": one.name, "explains": round(one.fit, 3)} for one in ranked[:5]
+                {"scope": one.scope.value, "target": one.name, "explains": round(one.fit, 3)} for one in ranked
             ],
-            "roles_known": layout.known,
+            "roles_known": run.layout.known,
         },
     )
 

@@ -46,6 +46,14 @@ def test_a_second_slow_link_on_top_of_the_first() -> None:
     assert {frozenset(one.targets) for one in found} == {frozenset({"n0001", "n0005"}), frozenset({"n0010", "n0014"})}
 
 
+@pytest.mark.parametrize("later", [0, 12, 60])
+def test_two_slow_adapters_are_two_findings(later: int) -> None:
+    faults = Fault("slow_nic", 6, start_step=100), Fault("slow_nic", 13, start_step=100 + later)
+    found = link(SlowDetector().score(frames_of(*faults)))
+    assert sorted(one.node or "" for one in found) == ["n0006", "n0013"]
+    assert all(one.blames_hardware for one in found)
+
+
 def test_one_group_of_all_ranks_names_nobody_until_a_port_complains() -> None:
     cluster, job = Cluster(nodes=8), Job(dp=64, step_ms=3000)
     frames = frames_of(Fault("slow_nic", 2, start_step=100, severity=0.2), job=job, cluster=cluster)
