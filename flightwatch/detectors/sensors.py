@@ -96,8 +96,9 @@ class SensorDetector:
     def score(self, frames: Frames) -> list[Finding]:
         """See `contract.Detector`."""
         found: list[Finding] = []
-        for table, keys in (("device_samples", ("node", "device")), ("node_samples", ("node",))):
-            grid = grid_of(frames, table, keys)
+        devices = grid_of(frames, "device_samples", ("node", "device"))
+        nodes = grid_of(frames, "node_samples", ("node",))
+        for grid in (devices, nodes):
             if grid is None or grid.shape[0] < 3:
                 continue
             for column, (low, high, move) in RANGES.items():
@@ -105,13 +106,10 @@ class SensorDetector:
                 if values is not None:
                     found += self._of_column(grid, column, values, low, high, move)
             found += self._resets(grid)
-        for table, keys, counters in (
-            ("device_samples", ("node", "device"), COUNTERS),
-            ("port_samples", ("node", "hca", "port"), PORT_COUNTERS),
-        ):
-            grid = grid_of(frames, table, keys)
+        ports = grid_of(frames, "port_samples", ("node", "hca", "port"))
+        hold, clear = self.thresholds.saturated_s, self.thresholds.clear_s
+        for grid, counters in ((devices, COUNTERS), (ports, PORT_COUNTERS)):
             if grid is not None:
-                hold, clear = self.thresholds.saturated_s, self.thresholds.clear_s
                 found += saturated_counters(grid, counters, self.name, self.version, hold, clear)
         return found
 

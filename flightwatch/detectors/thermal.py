@@ -81,7 +81,8 @@ def thermal_of(frames: Frames, limits: ThermalThresholds) -> Thermal | None:
         return None
     models = grid.models()
     power = grid.column("power_w", forward_cells=A_MOMENT)
-    slope, share = np.zeros(grid.shape[1]), np.zeros(grid.shape[1])
+    slope: FloatArray = np.zeros(grid.shape[1])
+    share: FloatArray = np.zeros(grid.shape[1])
     watts = np.full(grid.shape, np.nan)
     if power is not None:
         smooth = ema(power, 60.0 / grid.interval_s)
