@@ -69,7 +69,7 @@ class Attention:
         due = [
             id_ for id_ in group_of
             if id_ in rows and rows[id_]["state"] in OPEN_STATES
-            and now_ms - self._refreshed.get(id_, 0) >= _REFRESH_MS
+            and not 0 <= now_ms - self._refreshed.get(id_, 0) < _REFRESH_MS
         ]  # fmt: skip
         self._refreshed = {id_: at for id_, at in self._refreshed.items() if id_ in group_of}
         self._refreshed |= dict.fromkeys(due, now_ms)
@@ -118,7 +118,8 @@ class Attention:
         if row["silenced_by"] or row["inhibited_by"] or row["stale"]:
             return row
         if not row["thread"]:
-            if tx.now_ms - self._waiting.get(row["id"], 0) < self._settle_ms(tx.now_ms):
+            # Less than nothing: the clock was set back since.
+            if 0 <= tx.now_ms - self._waiting.get(row["id"], 0) < self._settle_ms(tx.now_ms):
                 return row
             self._waiting.pop(row["id"], None)
             self._told[row["id"]] = _telling(row)
@@ -139,7 +140,7 @@ class Attention:
 
     def _settle_ms(self, now_ms: int) -> float:
         """Return how long a new incident waits for more findings: longer while many open."""
-        storm = len(self._openings) == self._openings.maxlen and now_ms - self._openings[0] < _MINUTE_MS
+        storm = len(self._openings) == self._openings.maxlen and 0 <= now_ms - self._openings[0] < _MINUTE_MS
         return 1000 * (self._settings.storm_settle_seconds if storm else self._settings.settle_seconds)
 
     def _ended(self, settlement: Settlement, now_ms: int) -> list[str]:

@@ -65,7 +65,7 @@ class FastEvents:
 
     def findings(self, now_ms: int) -> list[tuple[str, Finding]]:
         """Return (cluster, finding) of what is new about the nodes that are due."""
-        ready = [key for key in self._due if now_ms - self._scored_ms.get(key, -_PAUSE_MS) >= _PAUSE_MS]
+        ready = [key for key in self._due if not 0 <= now_ms - self._scored_ms.get(key, -_PAUSE_MS) < _PAUSE_MS]
         found: list[tuple[str, Finding]] = []
         for cluster in sorted({key[0] for key in ready}):
             rows = []

@@ -28,6 +28,8 @@ _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 2_000, 300_000
 #: A refusal that another try cannot help is tried again all the same for P1 and P2: somebody may repair the channel.
 _REPAIR_MS = 60_000
 _LONGEST_PAUSE_MS = 60_000
+#: What is later than this is of a clock that was set back; PostgreSQL's may be a little ahead of ours.
+_SKEW_MS = 60_000
 #: Failures in a row that are an outage of the channel, not the fault of one message.
 _OUTAGE_FAILURES = 3
 _URGENT = (Severity.P1, Severity.P2)
@@ -44,7 +46,7 @@ class ChannelSender:
         self._channel, self._records, self._messages = channel, records, messages
         self._settings, self._clock = settings, clock
         self._bucket = _Bucket(channel.per_minute, clock)
-        self._paused_until_ms = 0
+        self._paused_until_s = float("-inf")
         self._failures = 0
         #: When messages were taken again after an outage: what failed before waits no longer.
         self._back_at_ms = 0
@@ -58,11 +60,12 @@ class ChannelSender:
         self._settle(lease)
         waiting = self._records.due(self._channel.name)
         now_ms = self._clock.now_ms()
-        ready = [one for one in waiting if one.due_at_ms <= now_ms or one.updated_at_ms < self._back_at_ms]
+        ready = [one for one in waiting if self._is_ready(one, now_ms)]
         if not ready:
             return min((max(0, one.due_at_ms - now_ms) / 1000 for one in waiting), default=IDLE_SECONDS)
-        if now_ms < self._paused_until_ms:
-            return (self._paused_until_ms - now_ms) / 1000
+        paused = self._paused_until_s - self._clock.monotonic_s()
+        if paused > 0:
+            return paused
         pause = self._bucket.wait_seconds()
         if pause > 0:
             return pause
@@ -71,6 +74,10 @@ class ChannelSender:
             return pause
         self._send(lease, chosen)
         return 0.0
+
+    def _is_ready(self, one: StoredDelivery, now_ms: int) -> bool:
+        """Say whether a message may go: its time came, the channel is back, or the clock was set back since."""
+        return one.due_at_ms <= now_ms or one.updated_at_ms < self._back_at_ms or one.updated_at_ms > now_ms + _SKEW_MS
 
     def _choose(
         self, lease: Lease, ready: Sequence[StoredDelivery], now_ms: int
@@ -82,6 +89,7 @@ class ChannelSender:
         if not loud:
             return calm[0], 0.0
         recent = self._records.loud_since(self._channel.name, now_ms - BURST_MS)
+        recent = [one for one in recent if one[0] <= now_ms + _SKEW_MS]
         # Once several were told together, that goes on until a minute was calm.
         if len(recent) < self._settings.burst and not any(together for _, together in recent):
             return ordered[0], 0.0
@@ -163,7 +171,8 @@ class ChannelSender:
             if answer.retry_after_seconds is not None
             else min(2_000 * 2 ** min(self._failures, 6), _LONGEST_PAUSE_MS)
         )
-        self._paused_until_ms = max(self._paused_until_ms, now_ms + min(wait_ms, pause_ms))
+        until_s = self._clock.monotonic_s() + min(wait_ms, pause_ms) / 1000
+        self._paused_until_s = max(self._paused_until_s, until_s)
         log.warning("channel %s: attempt %d failed: %s", self._channel.name, delivery.attempts, error)
         return Settled(
             WAITING, answer.http_status, error, answer.latency_ms, due_at_ms=now_ms + wait_ms, unknown=answer.unknown

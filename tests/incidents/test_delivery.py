@@ -294,6 +294,21 @@ def test_after_an_outage_the_backlog_is_told_together_and_soon(desk_of: Callable
     assert len(desk.records.threads(incidents)) == len(incidents) >= 20
 
 
+def test_a_clock_that_is_set_back_or_forth_keeps_nothing_back(desk_of: Callable[..., Desk]) -> None:
+    chat = Inbox("chat")
+    desk = desk_of(chat)
+    opened(desk, 8)
+    chat.answers = [BUSY, BUSY]
+    desk.run(60, step=10)
+    for hours in (-1, 3, -2):
+        before = len(chat.got)
+        desk.clock.set_wall_ms(desk.clock.now_ms() + hours * 3_600_000)
+        node = f"jump{hours}"
+        desk.rig.take(finding(Kind.DEVICE_ERROR, node, 0, desk.clock.now_ms(), severity=Severity.P1))
+        desk.run(90, step=10)
+        assert any(node in alert.body for alert, _ in chat.got[before:]), hours
+
+
 def test_reminders_until_somebody_acknowledges(desk_of: Callable[..., Desk]) -> None:
     chat, pager = Inbox("chat", updates=True), Inbox("pager", pages=True, updates=True)
     desk = desk_of(chat, pager, remind_p1_minutes=15.0)
