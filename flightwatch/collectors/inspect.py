@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -10,6 +11,7 @@ from typing import BinaryIO
 from flightwatch.collectors.capture_walk import CaptureWalk, Item
 from flightwatch.collectors.captures import registry
 from flightwatch.collectors.captures.base import Parser, StreamEnded, TreeParser
+from flightwatch.collectors.captures.host_prefix import by_host, first_host
 from flightwatch.collectors.captures.last_line import RULES, WholeLines
 from flightwatch.collectors.captures.memory_tree import MemoryTree
 from flightwatch.collectors.captures.plain_text import document_start, is_document
@@ -20,6 +22,7 @@ _log = logging.getLogger(__name__)
 #: Parsers that find something in almost any text.
 _LOGS = frozenset(("log", "journal", "tool-failure"))
 _SHOWN = 120
+_HEAD = 1 << 16
 
 
 class Inspection:
@@ -72,6 +75,25 @@ class Inspection:
             self.empty.add(source)
             yield Note("warning", "", "the file is empty: nothing was captured")
             return
+        printed = first_host(head)
+        if printed is not None and (inside := _parser_for(printed)) is not None and inside.name not in _LOGS:
+            yield from self._hosts(source, stream)
+            return
+        yield from self._one(source, head, stream)
+
+    def _hosts(self, source: str, stream: BinaryIO) -> Iterator[Row | Note]:
+        """Read what each host printed as a capture of its own."""
+        parts, notes = by_host(stream)
+        given = self._node
+        for host, data in parts.items():
+            self._node = host
+            try:
+                yield from self._one(source, data[:_HEAD], io.BytesIO(data))
+            finally:
+                self._node = given
+        yield from notes
+
+    def _one(self, source: str, head: bytes, stream: BinaryIO) -> Iterator[Row | Note]:
         parser, start = _parser_for(head), document_start(head)
         if start and (inner := _parser_for(head[start:])) is not None and _is_meant(inner, parser):
             shown = head[:start].decode("utf-8", "replace").strip().split("\n")[0][:_SHOWN]

@@ -25,6 +25,8 @@ _STATUS = {"ok": "ok", "nominal": "ok", "nc": "warning", "warning": "warning", "
            "lnc": "warning", "unc": "warning", "lcr": "critical", "ucr": "critical", "lnr": "critical",
            "unr": "critical"}  # fmt: skip
 _READING = re.compile(r"(-?\d+(?:\.\d+)?)\s*([A-Za-z%][A-Za-z/ %]*)?(?:\s+\(.*\))?(?:,.*)?")
+#: A list of fewer sensors may hold the same name twice; of a longer text only the beginning is compared.
+_FEWEST_SENSORS, _LISTED_LIMIT = 3, 5000
 _NO_NUMBER = frozenset(("", "na", "n/a", "no reading", "not readable", "disabled", "not available", "0x0"))
 _LIMITS = ((4, "min"), (5, None), (6, None), (7, "max"), (8, "crit"))
 _DCMI = re.compile(
@@ -69,6 +71,7 @@ class IpmiParser:
         """Yield sensors, limits (`temperature_max`, `temperature_crit`), the node's row, events and notes."""
         lines, sheet, header = Lines(stream), SensorSheet(), None  # type: Lines, SensorSheet, list[str] | None
         errors = 0
+        listed: list[str] = []
         for number, line in lines:
             if not line or line.isspace():
                 continue
@@ -84,6 +87,8 @@ class IpmiParser:
                 _take_named(sheet, dict(zip(header, cells, strict=True)), where)
             elif shape is not None:
                 _TAKERS[shape](sheet, cells, where)
+                if len(listed) < _LISTED_LIMIT:
+                    listed.append("|".join(cells[: 2 if shape == "elist" else 1]))
             elif _ERROR.match(line[:300].strip()):
                 errors += 1
                 if errors <= 5:
@@ -92,10 +97,25 @@ class IpmiParser:
                 yield Note("error", where, f"not a row of an IPMI table: {shown(line)}")
         if not sheet.sensors:
             yield Note("error", "", "no sensor was found")
-        yield from sheet.rows(context, self.CARRIES)
+        times = _times_listed(listed)
+        for what in sheet.rows(context, self.CARRIES):
+            if times == 1 or not isinstance(what, Row) or what.table != "node_samples":
+                yield what
+        if times > 1:
+            yield Note("warning", "", f"the same sensors are listed {times} times: several hosts or times in one text, "
+                       "of which no figures of one node were made")  # fmt: skip
         if errors > 5:
             yield Note("warning", "", f"the tool reported {errors} errors in all")
         yield from lines.notes
+
+
+def _times_listed(names: list[str]) -> int:
+    """Return how often a list of sensors repeats itself from its first to its last; 1 for a single list."""
+    count = len(names)
+    for length in range(_FEWEST_SENSORS, count // 2 + 1):
+        if count % length == 0 and names == names[:length] * (count // length):
+            return count // length
+    return 1
 
 
 def _cells(line: str) -> list[str]:

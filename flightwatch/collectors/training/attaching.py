@@ -12,6 +12,8 @@ from flightwatch.collectors.training.probe import Probe
 
 DEFAULT_SOCKET = "/run/flightwatch/probe.sock"
 _state: Dict[str, Any] = {}
+#: Identity as given by arguments, the first word for each; no call renames a job that has made a step.
+_names: Dict[str, Any] = {}
 
 
 def attach(
@@ -27,7 +29,7 @@ def attach(
     fp8: Optional[Callable[[], Mapping[str, Mapping[str, float]]]] = None,
 ) -> None:
     """Attach the probe to this process, before or after the model is made. Never raises, and is idempotent:
-    a second call adds `role`, `work` and `fp8` to the attached probe.
+    a second call adds `role`, `work` and `fp8` to the attached probe, and before the first step a name that it lacks.
 
     Parameters
     ----------
@@ -42,15 +44,16 @@ def attach(
     """
     try:
         probe = _state.get("probe")
+        if probe is None or not probe.steps_done:
+            given = {"job": job, "run": run, "rank": rank}
+            _names.update({name: value for name, value in given.items() if value is not None and name not in _names})
         if probe is None:
-            probe = Probe(
-                lambda: _identity(job, run, rank), socket or os.environ.get("FLIGHTWATCH_SOCKET") or DEFAULT_SOCKET
-            )
+            probe = Probe(lambda: _identity(**_names), socket or os.environ.get("FLIGHTWATCH_SOCKET") or DEFAULT_SOCKET)
             _state["probe"] = probe
             _state["given"] = role_of_text(os.environ.get("FLIGHTWATCH_ROLE", ""))
             _state["every"] = check_every if check_every is not None else _number("FLIGHTWATCH_CHECK_EVERY", 1)
-            given = given_every(os.environ.get("FLIGHTWATCH_BLOCK_EVERY"))
-            probe.every_given = block_every if block_every is not None else given
+            every = given_every(os.environ.get("FLIGHTWATCH_BLOCK_EVERY"))
+            probe.every_given = block_every if block_every is not None else every
             atexit.register(probe.finish)
         _assemble(late=True)
         if role:
@@ -86,7 +89,7 @@ def _assemble(late: bool) -> None:
     assembly.fp8.given = _state.get("fp8")
 
 
-def _identity(job: Optional[str], run: Optional[str], rank: Optional[int]) -> Identity:
+def _identity(job: Optional[str] = None, run: Optional[str] = None, rank: Optional[int] = None) -> Identity:
     """Return the identity; a process group that is initialised knows rank and world better than the environment."""
     found = find_identity(os.environ, job, run, rank)
     distributed = sys.modules.get("torch.distributed")

@@ -6,6 +6,7 @@ follow one another these times blur. Communication inside a block that the host 
 On asynchronous devices the same places are marked with events on sampled steps (written, **not run on one**).
 """
 
+from collections import OrderedDict
 from typing import Any, Callable, List, Optional, Tuple
 
 from flightwatch.collectors.training.device_time import DeviceTimer
@@ -13,6 +14,8 @@ from flightwatch.collectors.training.nonfinite import NonFinite
 from flightwatch.collectors.training.probe import FORWARD, Probe, now_ns
 from flightwatch.core.vocabulary import OpKind, OpLevel
 
+#: Key of our hook among those of a tensor; torch counts its own from 0.
+_OURS = -1
 _LEVEL, _KIND = OpLevel.BLOCK.value, OpKind.COMPUTE.value
 
 
@@ -37,11 +40,15 @@ class Blocks:
         self._begun: List[Tuple[int, int, int]] = []
         self._open: Optional[Tuple[int, int, int]] = None
         self._names: List[Tuple[int, int]] = []
+        self._tensor: Any = None
+        self._plain_hooks = False
 
     def watch(self, torch: Any, blocks: List[Tuple[str, Any]], compiling: Callable[[], bool]) -> List[Any]:
         """Register hooks on the blocks of one root; return their handles."""
         handles: List[Any] = []
         probe = self._probe
+        self._tensor = torch.Tensor
+        self._plain_hooks = _has_plain_hooks(torch)
         first = len(self._names)
         if self._nonfinite is not None:
             self._nonfinite.watch(torch, blocks)
@@ -73,10 +80,16 @@ class Blocks:
     def _hook(self, index: int, compiling: Callable[[], bool]) -> Callable[..., None]:
         probe, nonfinite = self._probe, self._nonfinite
         # Made once: making a hook costs more than calling it.
-        gradient_hook = self._gradient_hook(index)
+        on_gradient = self._gradient_hook(index)
+        # As `Tensor.register_hook` does it, without the handle that costs three times the rest (decision 0108).
+        hooks: Any = OrderedDict({_OURS: on_gradient})
+
+        def on_gradients(gradients: Any) -> None:
+            on_gradient(gradients[0] if gradients else None)
 
         def hook(_module: Any, _inputs: Any, output: Any) -> None:
-            if probe.off or compiling() or not (probe.blocks_live or nonfinite is not None):
+            checked = nonfinite is not None and nonfinite.due
+            if probe.off or compiling() or not (probe.blocks_live or checked):
                 return
             started_ns = now_ns()
             try:
@@ -84,11 +97,15 @@ class Blocks:
                     if probe.blocks_live:
                         self._ends(index, started_ns)
                     tensor = output[0] if isinstance(output, (tuple, list)) and output else output
-                    if nonfinite is not None:
+                    if nonfinite is not None and checked:
                         nonfinite.output(index, tensor)
                     grad_fn = tensor.grad_fn
                     if grad_fn is not None:
-                        grad_fn.register_prehook(gradient_hook)
+                        if self._plain_hooks and type(tensor) is self._tensor and tensor._backward_hooks is None:
+                            tensor._backward_hooks = hooks.copy()
+                            grad_fn._register_hook_dict(tensor)
+                        else:
+                            grad_fn.register_prehook(on_gradients)
             except Exception as error:  # A hook's failure is ours, never the training's.
                 probe.failed(error)
             probe.self_ns += now_ns() - started_ns
@@ -98,19 +115,21 @@ class Blocks:
     def _gradient_hook(self, index: int) -> Callable[[Any], None]:
         probe, nonfinite = self._probe, self._nonfinite
 
-        def hook(gradients: Any) -> None:
+        def hook(gradient: Any) -> None:
             if probe.off:
                 return
             started_ns = now_ns()
             try:
                 if probe.blocks_live:
                     self._gradient(index, started_ns)
-                if nonfinite is not None:
-                    nonfinite.gradient(index, gradients)
+                if nonfinite is not None and nonfinite.due:
+                    nonfinite.gradient(index, gradient)
             except Exception as error:  # A hook's failure is ours, never the training's.
                 probe.failed(error)
             probe.self_ns += now_ns() - started_ns
 
+        # Said of hooks that need not be kept with a tensor: saving one would warn of ours.
+        hook.__torch_unserializable__ = True  # type: ignore[attr-defined]
         return hook
 
     def _begins(self, index: int) -> None:
@@ -176,3 +195,17 @@ class Blocks:
             if text.isdigit() and int(text) < len(self._names):
                 index = self._names[int(text)][direction == "backward"]
                 step.note(index, step.start_ns, -1, 0, -1, int(span_us * 1000))
+
+
+def _has_plain_hooks(torch: Any) -> bool:
+    """Say whether this torch registers hooks of tensors as the one does that this was written for; else slowly."""
+    try:
+        trial = torch.ones(1, requires_grad=True) * 2
+        seen: List[float] = []
+        trial._backward_hooks = OrderedDict({_OURS: lambda gradient: seen.append(float(gradient))})
+        trial.grad_fn._register_hook_dict(trial)
+        # The engine's own function: `backward` is the job's to call, and is watched.
+        torch.autograd.grad(trial, trial.grad_fn.next_functions[0][0].variable, torch.full((1,), 3.0))
+        return seen == [3.0]
+    except (AttributeError, TypeError, RuntimeError):
+        return False

@@ -27,85 +27,96 @@ _MOST_SUMS = 4096
 #: Backwards in which every output is summed, while it is learnt which of them live until then.
 _LEARNING = 2
 Origin = Tuple[str, str, Optional[int]]
+_reference = weakref.ref
 
 
-class _Seen:
-    """One output of a block (or input of the first): its sum, or how to find it again."""
+#: One output of a block (or input of the first): kind, block, its sum or None, a weak reference to it and its version.
+Seen = Tuple[int, int, Any, Any, int]
 
-    __slots__ = ("index", "kind", "reference", "total", "version")
 
-    def __init__(self, kind: int, index: int, total: Any, tensor: Any) -> None:
-        self.kind = kind
-        self.index = index
-        self.total = total
-        self.reference = weakref.ref(tensor)
-        self.version = tensor._version
-
-    def tensor(self) -> Any:
-        """Return the values as they were, None when they are gone or were changed."""
-        tensor = self.reference()
-        return tensor if tensor is not None and tensor._version == self.version else None
+def _tensor(one: Seen) -> Any:
+    """Return the values as they were, None when they are gone or were changed."""
+    tensor = one[3]()
+    return tensor if tensor is not None and tensor._version == one[4] else None
 
 
 class NonFinite:
-    """What is remembered of a step, and the checks before backward and before the update."""
+    """What is remembered of a step, and the checks before backward and before the update.
+
+    Attributes
+    ----------
+    due: the running step is checked.
+    seen, sums: outputs in their order, and gradients (kind, block, sum) in theirs, since the last update.
+    plain: blocks whose outputs were learnt to live until backward: for those a weak reference is all that is kept.
+    """
 
     def __init__(self, probe: Probe, every: int = 1) -> None:
         self._probe = probe
         self._every = max(1, every)
         self._torch: Any = None
+        self._tensor: Any = None
+        self._float32: Any = None
         self._names: List[str] = []
         self._blocks: List[Any] = []
-        self._seen: List[_Seen] = []
+        self.seen: List[Seen] = []
+        self.sums: List[Tuple[int, int, Any]] = []
+        self.plain: Set[int] = set()
+        self.due = True
         self._judged = 0
-        self._sums: List[Tuple[int, int, Any]] = []
         self._short_lived: Set[Tuple[int, int]] = set()
         self._learnt = 0
-        self._due = True
         self._bad_step = -1
         self._reported = False
         self._late: List[Tuple[int, List[Tuple[int, int]], Any, Any]] = []
 
     def watch(self, torch: Any, blocks: List[Tuple[str, Any]]) -> None:
         """Take the blocks of one more root; their numbers go on from those before."""
-        self._torch = torch
+        self._torch, self._tensor, self._float32 = torch, torch.Tensor, torch.float32
         self._names += [name for name, _ in blocks]
         self._blocks += [weakref.ref(block) for _, block in blocks]
+        self._learn_anew()
+
+    def _learn_anew(self) -> None:
         self._learnt = 0
+        self.plain = set()
 
     def input(self, index: int, inputs: Any) -> None:
         """Look at the input of a root's first block."""
         tensor = inputs[0] if isinstance(inputs, (tuple, list)) and inputs else inputs
-        if self._due and self._probe.phase == FORWARD:
+        if self.due and self._probe.phase == FORWARD:
             self._remember(_INPUT, index, tensor)
 
     def output(self, index: int, tensor: Any) -> None:
         """Look at the output of a block, in a forward that trains."""
-        if self._due:
+        # The one line that runs in every block of every step.
+        if index in self.plain and len(self.seen) < _MOST_SUMS:
+            self.seen.append((_FORWARD, index, None, _reference(tensor), tensor._version))
+        else:
             self._remember(_FORWARD, index, tensor)
 
-    def gradient(self, index: int, gradients: Any) -> None:
+    def gradient(self, index: int, gradient: Any) -> None:
         """Look at the gradient with respect to the output of a block."""
-        if self._due and gradients and gradients[0] is not None and len(self._sums) < _MOST_SUMS:
-            self._sums.append((_BACKWARD, index, self._sum(gradients[0])))
+        if gradient is None or len(self.sums) >= _MOST_SUMS:
+            return
+        if type(gradient) is self._tensor and gradient.dtype is self._float32 and not gradient.requires_grad:
+            self.sums.append((_BACKWARD, index, gradient.sum()))
+        else:
+            self.sums.append((_BACKWARD, index, self._sum(gradient)))
 
     def _remember(self, kind: int, index: int, tensor: Any) -> None:
-        if self._learnt >= _LEARNING and (kind, index) not in self._short_lived:
-            self._seen.append(_Seen(kind, index, None, tensor))
-            return
         if not (self._torch.is_tensor(tensor) and tensor.is_floating_point() and tensor.numel() > 0):
             return
-        if len(self._seen) + len(self._sums) >= _MOST_SUMS:
+        if len(self.seen) + len(self.sums) >= _MOST_SUMS:
             return
-        if tensor.device.type != "cpu":
-            self._learnt = 0
-            self._sums.append((kind, index, self._sum(tensor)))
+        if self._learnt >= _LEARNING and (kind, index) not in self._short_lived:
+            self.seen.append((kind, index, None, _reference(tensor), tensor._version))
+        elif tensor.device.type != "cpu":
+            self._learn_anew()
+            self.sums.append((kind, index, self._sum(tensor)))
         else:
-            self._seen.append(_Seen(kind, index, self._sum(tensor), tensor))
+            self.seen.append((kind, index, self._sum(tensor), _reference(tensor), tensor._version))
 
     def _sum(self, tensor: Any) -> Any:
-        if type(tensor) is self._torch.Tensor and not tensor.requires_grad and tensor.dtype is self._torch.float32:
-            return tensor.sum()
         local = tensor.detach()
         if hasattr(local, "to_local"):
             local = local.to_local()
@@ -115,75 +126,85 @@ class NonFinite:
 
     def before_backward(self, roots: Any) -> None:
         """Look at what backward begins from (the loss); where it is bad, at the outputs of blocks before it."""
-        new, self._judged = self._seen[self._judged :], len(self._seen)
-        if self._torch is None or not self._due:
+        if self._torch is None or not self.due:
             return
+        new, self._judged = self.seen[self._judged :], len(self.seen)
         if all(self._is_good(root) for root in roots):
             self._learn(new)
             return
         step = self._probe.current()
-        bad = [one for one in self._seen if self._was_bad(one)]
+        bad = [one for one in self.seen if self._was_bad(one)]
         step.nonfinite += len(bad) + 1
         self._bad_step = step.number
         if bad:
-            name = self._names[bad[0].index]
-            inside = bad[0].kind == _FORWARD
-            self._report(("forward", name if inside else "input of " + name, bad[0].index if inside else None),
+            kind, index = bad[0][:2]
+            name, inside = self._names[index], kind == _FORWARD
+            self._report(("forward", name if inside else "input of " + name, index if inside else None),
                          step.number, len(bad) + 1, True)  # fmt: skip
         else:
             self._report(("forward", HEAD, None), step.number, 1, True)
 
     def _is_good(self, root: Any) -> bool:
+        if type(root) is self._torch.Tensor and root.is_cpu and root.numel() == 1:
+            return math.isfinite(root.item())
         is_value = self._torch.is_tensor(root) and root.device.type == "cpu" and root.is_floating_point()
         return not is_value or root.numel() == 0 or math.isfinite(self._value(root))
 
     def _value(self, tensor: Any) -> float:
         return float(tensor.detach() if tensor.numel() == 1 and not hasattr(tensor, "to_local") else self._sum(tensor))
 
-    def _was_bad(self, one: _Seen) -> bool:
-        if one.total is not None:
-            return not math.isfinite(float(one.total))
-        tensor = one.tensor()
+    def _was_bad(self, one: Seen) -> bool:
+        if one[2] is not None:
+            return not math.isfinite(float(one[2]))
+        tensor = _tensor(one)
         return tensor is not None and not math.isfinite(self._value(tensor))
 
-    def _learn(self, new: List[_Seen]) -> None:
+    def _learn(self, new: List[Seen]) -> None:
         """Find out whose outputs are gone or changed when backward begins: those are summed at once from now on."""
         self._learnt += 1
+        gone = []
         for one in new:
-            if one.total is None and one.tensor() is None:
-                self._short_lived.add((one.kind, one.index))
+            tensor = one[3]()
+            if tensor is None or tensor._version != one[4]:
+                gone.append(one)
+        short_lived = {one[:2] for one in gone if one[2] is None or self._learnt == _LEARNING}
         if self._learnt == _LEARNING:
-            self._short_lived |= {(one.kind, one.index) for one in new if one.tensor() is None}
+            self.plain = {index for kind, index, *_ in new if kind == _FORWARD}
+        if short_lived or self._learnt == _LEARNING:
+            self._short_lived |= short_lived
+            self.plain -= {index for kind, index in self._short_lived if kind == _FORWARD}
 
     # Before the update ----------------------------------------------------------------------------------------------
 
     def check(self, step: Step) -> None:
         """Look at the sums of one step; report where the first bad one came from."""
         self._read_late()
-        sums, self._sums = self._sums, []
-        self._seen, self._judged = [], 0
-        self._due = (step.number + 1) % self._every == 0
+        sums, self.sums = self.sums, []
+        self.seen, self._judged = [], 0
+        self.due = (step.number + 1) % self._every == 0
         if not sums:
             return
-        keys = [(kind, index) for kind, index, _ in sums]
-        if sums[0][2].device.type != "cpu":
-            self._defer(step.number, keys, self._torch.stack([one[2] for one in sums]))
+        if not sums[0][2].is_cpu:
+            self._defer(step.number, _keys(sums), self._torch.stack([one[2] for one in sums]))
             return
         norm = step.grad_norm
         if norm is None or hasattr(norm, "to_local") or not math.isfinite(float(norm)):
-            self._add_first_block(keys, sums)
-        finite = [math.isfinite(float(total)) for _, _, total in sums]
-        self._judge(step, step.number, keys, None if all(finite) else finite, at_once=True)
+            self._add_first_block(sums)
+        totals = [float(one[2]) for one in sums]
+        # A sum of doubles each below 3e38 is finite; with one that is not, so is it.
+        if math.isfinite(sum(totals)):
+            self._judge(step, step.number, [], None, at_once=True)
+        else:
+            self._judge(step, step.number, _keys(sums), [math.isfinite(total) for total in totals], at_once=True)
 
-    def _add_first_block(self, keys: List[Tuple[int, int]], sums: List[Tuple[int, int, Any]]) -> None:
+    def _add_first_block(self, sums: List[Tuple[int, int, Any]]) -> None:
         """Add the gradients of the first block's parameters: nothing before it would show its backward."""
-        first = next((index for kind, index in reversed(keys) if kind == _BACKWARD), None)
+        first = next((index for kind, index, _ in reversed(sums) if kind == _BACKWARD), None)
         block = self._blocks[first]() if first is not None else None
         if block is None or first is None:
             return
         gradients = [one.grad for one in block.parameters() if one.grad is not None and one.grad.is_floating_point()]
         for gradient in gradients[:32]:
-            keys.append((_BACKWARD, -1))
             sums.append((_BACKWARD, -1, self._sum(gradient)))
 
     def _judge(self, step: Optional[Step], number: int, keys: List[Tuple[int, int]], finite: Optional[List[bool]],
@@ -249,3 +270,7 @@ class NonFinite:
             number, keys, copy, _ = self._late.pop(0)
             finite = self._torch.isfinite(copy)
             self._judge(self._probe.previous, number, keys, None if bool(finite.all()) else finite.tolist(), False)
+
+
+def _keys(sums: List[Tuple[int, int, Any]]) -> List[Tuple[int, int]]:
+    return [(kind, index) for kind, index, _ in sums]

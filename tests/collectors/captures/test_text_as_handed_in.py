@@ -218,3 +218,36 @@ def test_supplies_of_which_one_gives_no_reading_have_no_sum(tmp_path: Path) -> N
     table = f"PSU1 Input | na | Watts | na{limits}\nPSU2 Input | 1510.000 | Watts | ok{limits}\n"
     rows, _, _ = inspected(tmp_path / "x.txt", table.encode())
     assert not [row for row in rows if row.table == "node_samples" and row.values["psu_w"] is not None]
+
+
+TABLE = "index, name, temperature.gpu, power.draw [W]\n0, NVIDIA H100, 4{0}, 250.5 W\n1, NVIDIA H100, 5{0}, 260.5 W\n"
+
+
+def test_output_of_several_hosts_is_read_host_by_host(tmp_path: Path) -> None:
+    printed = [[f"gpu-{host}: {line}" for line in TABLE.format(host).splitlines()] for host in (1, 2)]
+    mixed = [line for pair in zip(*printed, strict=True) for line in pair]
+    rows, notes, code = inspected(
+        tmp_path / "x.txt", "\n".join([*mixed, "gpu-3: ssh exited with exit code 255", ""]).encode()
+    )
+    device = [row.values for row in rows if row.table == "device_samples"]
+    assert [(values["node"], values["device"], values["temp_c"]) for values in device] == [
+        ("gpu-1", 0, 41), ("gpu-1", 1, 51), ("gpu-2", 0, 42), ("gpu-2", 1, 52),
+    ]  # fmt: skip
+    assert code == ExitCode.DONE
+    assert any("not recognised" in note.text for note in notes)
+
+
+def test_a_log_whose_lines_bear_hosts_stays_a_log(tmp_path: Path) -> None:
+    text = b"gpu-1: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    rows, _, _ = inspected(tmp_path / "x.log", text + text.replace(b"gpu-1", b"gpu-2"))
+    assert [row.values["code"] for row in rows] == ["xid:79", "xid:79"]
+
+
+def test_two_lists_of_sensors_in_one_text_make_no_node(tmp_path: Path) -> None:
+    listed = "Inlet Temp | 04h | ok | 7.1 | 25 degrees C\nPS1 Input | 30h | ok | 10.1 | 110 Watts\n"
+    listed += "Fan1 | 31h | ok | 7.1 | 5040 RPM\n"
+    rows, _, _ = inspected(tmp_path / "one.txt", listed.encode())
+    assert [row.values["psu_w"] for row in rows if row.table == "node_samples"] == [110]
+    rows, notes, _ = inspected(tmp_path / "two.txt", listed.encode() * 2)
+    assert not [row for row in rows if row.table == "node_samples"]
+    assert any("listed 2 times" in note.text for note in notes)
