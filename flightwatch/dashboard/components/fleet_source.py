@@ -20,7 +20,7 @@ from flightwatch.pipeline.control.incident_rows import OPEN_STATES, IncidentFilt
 from flightwatch.pipeline.store import page_reads, reads_counters, reads_fleet
 
 #: The roster changes rarely; what pages ask for within a refresh is read once.
-ROSTER_SECONDS, EMPTY_SECONDS, VALUES_SECONDS, COUNTERS_SECONDS = 30.0, 3.0, 1.5, 60.0
+ROSTER_SECONDS, EMPTY_SECONDS, VALUES_SECONDS, COUNTERS_SECONDS, LOST_SECONDS = 30.0, 3.0, 1.5, 60.0, 10.0
 CHANGES_SECONDS = 3600
 MOST_INCIDENTS = 200
 
@@ -119,7 +119,9 @@ class FleetSource:
         today = datetime.now(UTC).date().isoformat()
         tenants = viewer().tenants
         names = None if tenants is None else sorted(tenants)
-        return self._quick.get(("lost", tenants), lambda: reads_fleet.lost_gpu_hours(self._store, today, names))
+        return self._slow.get(
+            ("lost", tenants), lambda: reads_fleet.lost_gpu_hours(self._store, today, names), LOST_SECONDS
+        )
 
     def goodput(self) -> float | None:
         """Return the share of stepping jobs' time, by their ranks, in which they trained; None where no job tells."""

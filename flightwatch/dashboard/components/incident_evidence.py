@@ -13,6 +13,7 @@ from flightwatch.core.vocabulary import FindingKind, FindingState
 from flightwatch.dashboard.components import acts, graphs
 from flightwatch.dashboard.components.graphs import Mark, Strip
 from flightwatch.dashboard.components.panels import empty, quality
+from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.sentences import words_of
 from flightwatch.dashboard.components.view import View, Window
 from flightwatch.dashboard.i18n import known, t
@@ -28,6 +29,8 @@ BEFORE_MS, AFTER_MS = 1_800_000, 600_000
 LONGEST_MS = 6 * 3_600_000
 POINTS = 240
 MOST_MARKS = 10
+KEPT_MS = 10_000
+_KEPT = Remembered(KEPT_MS / 1000)
 _UNITS = {"temp_c": "°C", "power_w": "W", "sm_clock_mhz": "MHz", "voltage_mv": "mV"}
 #: Channels of a step by class of slowness; the first that is told is drawn.
 _CHANNELS = {"link": ("transfer_us", "wait_us"), "storage": ("data_us",), "host": ("launch_gap_us", "compute_us")}
@@ -48,9 +51,12 @@ def window_of(one: Incident, view: View, now_ms: int) -> Window:
 def evidence_figure(store: Store, one: Incident, facts: Facts, view: View, now_ms: int) -> tuple[Any, Any, Any, Any]:
     """Return the chart, its height, its note and its tools."""
     window = window_of(one, view, now_ms)
-    series = AlertReads(store, one.cluster, 5.0)
-    strips = _training(series, one, facts, view, window)
-    telemetry, newest = _telemetry(store, one.cluster, one, facts, view, window)
+    # What it draws stands for KEPT_MS for all who look: it reads a job's ranks and a part of the fleet.
+    whole = Window(window.start_ms // KEPT_MS * KEPT_MS, -(-window.end_ms // KEPT_MS) * KEPT_MS, live=window.live)
+    key = (id(store), one.id, one.kind, one.class_, one.node, one.device, one.rank, one.job, whole)
+    found = _KEPT.get(("training", *key), lambda: _training(AlertReads(store, one.cluster, 5.0), one, whole))
+    strips = [_strip(item, view) for item in found]
+    telemetry, newest = _telemetry(store, one, facts, view, whole)
     strips += telemetry
     if one.kind in _NETWORK and one.node:
         there = View(view.path, view.params, {"name": one.node})
@@ -92,7 +98,7 @@ def _text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _training(series: AlertReads, one: Incident, facts: Facts, view: View, window: Window) -> list[Strip]:
+def _training(series: AlertReads, one: Incident, window: Window) -> list[Series]:
     if one.job is None:
         return []
     found: list[Series | None] = []
@@ -103,11 +109,9 @@ def _training(series: AlertReads, one: Incident, facts: Facts, view: View, windo
         found.append(series.scalar(one.job, _TRAINING[one.kind], window.start_ms, window.end_ms))
     if one.kind in (FindingKind.HANG.value, FindingKind.CRASH.value):
         found.append(series.progress(one.job, window.start_ms, window.end_ms))
-    strips = [_strip(item, view) for item in found if item is not None]
-    if not strips:
-        job = series.step_times(one.job, [], "step_us", window.start_ms, window.end_ms)
-        strips = [] if job is None else [_strip(job, view)]
-    return strips
+    if not any(found):
+        found.append(series.step_times(one.job, [], "step_us", window.start_ms, window.end_ms))
+    return [item for item in found if item is not None]
 
 
 def _strip(item: Series, view: View) -> Strip:
@@ -122,15 +126,16 @@ def _strip(item: Series, view: View) -> Strip:
     return Strip(known("quantity", name), unit.rstrip(")"), lines, t("incident.target"))
 
 
-def _telemetry(
-    store: Store, cluster: str, one: Incident, facts: Facts, view: View, window: Window
-) -> tuple[list[Strip], int | None]:
+def _telemetry(store: Store, one: Incident, facts: Facts, view: View, window: Window) -> tuple[list[Strip], int | None]:
     nodes = list(facts.nodes) or ([one.node] if one.node else [])
     if not nodes:
         return [], None
     device = one.device if len(nodes) == 1 else None
     bucket = window.bucket_seconds(POINTS)
-    rows = reads_incident.device_gauges(store, cluster, nodes, device, window.start_ms, window.end_ms, bucket)
+    rows = _KEPT.get(
+        ("gauges", id(store), one.cluster, tuple(nodes), device, window, bucket),
+        lambda: reads_incident.device_gauges(store, one.cluster, nodes, device, window.start_ms, window.end_ms, bucket),
+    )
     strips = []
     for name in reads_incident.GAUGES:
         if not any(row[f"{name}_mine"] is not None for row in rows):

@@ -17,7 +17,7 @@ from flightwatch.pipeline.store.client import Store
 from flightwatch.pipeline.store.columns import Columns
 
 #: Points of one line; a step costs its ranks' whole granule to read, so there are fewer of them.
-POINTS, STEP_POINTS = 240, 120
+POINTS, STEP_POINTS = 240, 80
 GIB = 2**30
 MOST_MARKS = 24
 DEVICE_STRIPS = (("temp_c", "°C"), ("hotspot_c", "°C"), ("power_w", "W"), ("sm_clock_mhz", "MHz"), ("util_pct", "%"))

@@ -10,6 +10,8 @@ from flightwatch.pipeline.store.client import Store
 
 #: Gauges of devices that an incident's page shows.
 GAUGES = ("temp_c", "power_w", "sm_clock_mhz", "voltage_mv")
+#: Peers whose quantiles are drawn, about.
+MOST_PEERS = 600
 #: Up to this length raw samples are read, beyond it the one-minute rollup.
 RAW_SECONDS = 900
 #: What tells whether a possible cause could have been seen at all: kind to table and column.
@@ -33,7 +35,8 @@ def device_gauges(
     """Return, per bucket and gauge, the median of the incident's devices and the quantiles of all others.
 
     Columns: `bucket` and, for each of GAUGES, NAME_mine, NAME_low (5 %), NAME_mid, NAME_high (95 %); NULL: nobody
-    measured it. Peers are the other devices of the models that the nodes have.
+    measured it. Peers are other devices of the cluster: all of a small one, in a large one about MOST_PEERS, always the
+    same by a hash of their names, whose quantiles are those of all within what a chart shows.
     """
     if (end_ms - start_ms) / 1000 <= RAW_SECONDS:
         picks, source, time = ", ".join(f"avg({name}) AS {name}" for name in GAUGES), "device_samples", "ts"
@@ -55,6 +58,10 @@ def device_gauges(
             FROM {DATABASE}.{source}
             WHERE cluster = {{cluster:String}} AND {time} >= fromUnixTimestamp64Milli({{start:Int64}})
                 AND {time} <= fromUnixTimestamp64Milli({{end:Int64}})
+                AND (has({{nodes:Array(String)}}, node) OR cityHash64(node, device) % (
+                    SELECT greatest(1, intDiv(uniq(node, device), {MOST_PEERS})) FROM {DATABASE}.device_latest
+                    WHERE cluster = {{cluster:String}}
+                ) = 0)
             GROUP BY bucket, node, device
         ) GROUP BY bucket ORDER BY bucket
         """,

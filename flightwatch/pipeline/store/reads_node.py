@@ -44,15 +44,18 @@ def neighbours(store: Store, node: str, limit: int = 6) -> list[str]:
 
 def devices(store: Store, node: str) -> list[dict[str, Any]]:
     """Return the newest row of each of a node's accelerators: identity, gauges, job and rank, age_s."""
-    return store.rows(
+    # The view of newest rows picks them of the whole fleet before it looks at the node.
+    rows = store.rows(
         """
         SELECT device, vendor, model, serial, job, rank, temp_c, power_w, power_limit_w, sm_clock_mhz, util_pct,
             mem_used_bytes, mem_total_bytes, ecc_corrected_total, ecc_uncorrected_total, throttle_reasons,
-            remap_pending, quality, age_s
-        FROM flightwatch.v_device_latest WHERE node = {node:String} ORDER BY device
+            remap_pending, quality, dateDiff('millisecond', ts, now64(3)) / 1000 AS age_s
+        FROM flightwatch.device_latest WHERE node = {node:String}
+        ORDER BY version DESC LIMIT 1 BY cluster, node, device
         """,
         {"node": node},
     )
+    return sorted(rows, key=lambda row: int(row["device"]))
 
 
 def facts(store: Store, node: str, now_ms: int) -> dict[str, Any]:
