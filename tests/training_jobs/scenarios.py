@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import io
 import os
 import sys
 import warnings
@@ -236,6 +237,33 @@ def nan_in_place() -> nn.Module:
             return out.mul_(float("nan")) if self.calls >= 6 else out
 
     model = Model(InPlace, at=3)
+    train(model, model.parameters(), 8)
+    return model
+
+
+def own_hooks() -> nn.Module:
+    """The job's own hooks on what a block gave, before and behind a change in place, in single steps; a saved output.
+
+    A hook of the probe on the same tensor may neither keep them for later steps nor make saving warn.
+    """
+
+    class Hooking(Model):
+        calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            x = self.blocks[1](self.blocks[0](self.embed(x)))
+            if self.calls == 3:
+                torch.save(x, io.BytesIO())
+                x.register_hook(lambda gradient: gradient * 0.5)
+            if self.calls == 4:
+                x.register_hook(lambda gradient: gradient * 0.25)
+                x.mul_(2.0)
+                x.register_hook(lambda gradient: gradient * 3.0).remove()
+                x.register_hook(lambda gradient: gradient * 0.125)
+            return self.head(self.blocks[3](self.blocks[2](x)))
+
+    model = Hooking()
     train(model, model.parameters(), 8)
     return model
 

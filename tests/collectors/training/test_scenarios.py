@@ -15,6 +15,7 @@ NAMES = (
     "plain", "nan_forward", "nan_backward", "nan_backward_first", "nan_parameters", "nan_loss", "recompute", "compiled",
     "compiled_in_place", "compiled_late", "evaluation", "optimizers", "scaled", "saving", "workers", "attached_late",
     "failing", "broken_hooks", "nan_in_place", "nan_in_second_micro_batch", "masked_infinity", "fp8", "many_steps",
+    "own_hooks",
 )  # fmt: skip
 #: Scenarios that use no probe in their second run; the others attach by themselves.
 COMPARED = tuple(name for name in NAMES if name not in ("attached_late", "failing", "fp8"))
