@@ -19,6 +19,10 @@ class DetectSettings:
     history_seconds: int = setting(3600, "telemetry read in each cycle", minimum=300)
     fleet_seconds: float = setting(30.0, "shortest time between two looks at telemetry", minimum=0)
     step_cells: int = setting(10_000_000, "steps x ranks kept in memory per shard of jobs", minimum=100_000)
+    sample_rows: int = setting(
+        1_000_000, "rows of one table of samples in memory; beyond it, every second (third, ...) sampling is left out",
+        minimum=10_000,
+    )  # fmt: skip
     steps_seconds: int = setting(7200, "training rows read in each cycle", minimum=300)
     disabled: tuple[str, ...] = setting((), "detectors that do not run")
     shadow: tuple[str, ...] = setting((), "detectors that run and whose findings are only logged")

@@ -97,14 +97,14 @@ class Track:
 
         number, of = self.shard.number, self.shard.of
         if "rank_steps" not in needed:
-            return read_window(store, needed, since_of, until_ms, number, of)
+            return read_window(store, needed, since_of, until_ms, number, of, settings.sample_rows)
         if self.steps is None:
             self.steps = StepMatrix(store, settings.step_cells, where=jobs_of_shard(number, of))
         runs = self.steps.refresh(since_of("rank_steps"), until_ms)
         # Where nobody sends steps they are derived from the summaries of ops.
         derived = {"op_timings"} if runs else set()
         rest = {table: columns for table, columns in needed.items() if table not in {"rank_steps", *derived}}
-        tables = read_window(store, rest, since_of, until_ms, number, of)
+        tables = read_window(store, rest, since_of, until_ms, number, of, settings.sample_rows)
         return DenseFrames({**tables, "rank_steps": step_times(runs)}, runs)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import pandas as pd
 
 from flightwatch.detectors.contract import Detector
 from flightwatch.pipeline.detection.files import frame_of
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.detection_reads import columns_of, window_sql
+from flightwatch.pipeline.store.detection_reads import SAMPLED, columns_of, pace_sql, thinned, window_sql
 
 #: Tables whose rows hold until replaced: read whole, not by window.
 STANDING = ("placements", "inventory", "config_facts", "links", "process_groups")
@@ -31,7 +31,7 @@ def needed_tables(detectors: Iterable[Detector]) -> dict[str, set[str]]:
 
 def read_window(
     store: Store, needed: dict[str, set[str]], since_of: Callable[[str], int], until_ms: int, shard: int = 0,
-    shards: int = 1,
+    shards: int = 1, most_rows: int | None = None,
 ) -> dict[str, pd.DataFrame]:  # fmt: skip
     """Read rows with ts in (since, until] of the needed tables.
 
@@ -40,7 +40,8 @@ def read_window(
     Parameters
     ----------
     since_of: begin of the window of a table, milliseconds since the epoch.
-    shard, shards: which of how many parts of the jobs.
+    shard, shards: which of how many parts of the jobs. most_rows: of a table of samples, about; beyond it whole
+    sampling intervals are left out evenly (counters lose nothing by it, readings are sparser).
 
     Raises
     ------
@@ -53,8 +54,23 @@ def read_window(
         since = 0 if table in STANDING else since_of(table)
         columns = columns_of(table, (*wanted, *COMMON_COLUMNS))
         parameters = {"since": moment(since), "until": moment(until_ms)} | ({"shard": shard} if shards > 1 else {})
-        frames[table] = frame_of(table, store.arrow(window_sql(table, columns, shards), parameters))
+        text = window_sql(table, columns, shards)
+        if most_rows is not None and table in SAMPLED:
+            text = _bounded(store, table, text, parameters, until_ms - since, most_rows)
+        frames[table] = frame_of(table, store.arrow(text, parameters))
     return frames
+
+
+def _bounded(
+    store: Store, table: str, text: str, parameters: Mapping[str, object], window_ms: int, most_rows: int
+) -> str:  # fmt: skip
+    """Return the query with as many sampling intervals left out as it takes to stay at `most_rows` rows."""
+    size = store.rows(pace_sql(table), {name: parameters[name] for name in ("since", "until")})[0]
+    every = -(-int(size["rows"]) // most_rows)
+    if every <= 1:
+        return text
+    # Targets that were not there all the time make the interval look longer: more is kept.
+    return thinned(text, max(1, round(window_ms * int(size["targets"]) / int(size["rows"]))), every)
 
 
 def moment(ms: int) -> pd.Timestamp:

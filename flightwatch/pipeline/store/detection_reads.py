@@ -11,6 +11,11 @@ from flightwatch.core.vocabulary import DATABASE, Lane
 _OF_JOBS = ("placements", "runs")
 #: Tables that every shard reads whole.
 _OF_ALL = ("inventory", "links", "config_facts")
+#: Tables of samples, and what names a target in each.
+SAMPLED = {
+    "device_samples": "node, device", "node_samples": "node", "port_samples": "node, hca, port",
+    "storage_samples": "node, target", "sensor_samples": "node, device, chip, label",
+}  # fmt: skip
 
 #: Types whose columns a detector that asks for "*" gets.
 _NUMBERS = ("f32", "f64", "u8", "u16", "u32", "u64", "i16", "i32", "i64", "time")
@@ -43,6 +48,20 @@ def window_sql(table: str, columns: Iterable[str], shards: int = 1) -> str:
     if table in _OF_ALL:
         return text
     return f"{text} AND (node = '' OR node IN (SELECT node FROM {DATABASE}.placements WHERE {mine}))"
+
+
+def pace_sql(table: str) -> str:
+    """How many rows and targets a table of samples has in (since, until]; placeholders since and until."""
+    return (
+        f"SELECT count() AS rows, uniq({SAMPLED[table]}) AS targets FROM {DATABASE}.`{TABLES[table].name}` "
+        "WHERE ts > {since:DateTime64(3, 'UTC')} AND ts <= {until:DateTime64(3, 'UTC')}"
+    )
+
+
+def thinned(text: str, interval_ms: int, every: int) -> str:
+    """Return a query of `window_sql` that keeps one sampling interval in `every`, the same ones at each call."""
+    bucket = interval_ms * every
+    return f"{text} AND toUnixTimestamp64Milli(ts) % {bucket} >= {bucket - interval_ms}"
 
 
 def jobs_of_shard(shard: int | str, shards: int) -> str:
