@@ -71,7 +71,7 @@ class NvidiaSmiText:
             held = line
             if (lost := _LOST.search(line)) is not None:
                 yield Note("error", f"line {number}", f"the tool says: {lost[0][:200].strip()}")
-        cut = not watched.ended and not reader.skips(held)
+        cut = not watched.ended and held.strip() != "" and not reader.skips(held)
         if not cut:
             finished = reader.feed(held)
             if finished is not None:

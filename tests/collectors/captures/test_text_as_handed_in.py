@@ -63,6 +63,7 @@ WAYS: dict[str, Callable[[bytes], bytes]] = {
     "cut under its writer": lambda data: b"\0" * 200_000 + data,
     "recorded by script": recorded,
     "compressed": gzip.compress,
+    "blanks at its end": lambda data: data + b"   ",
 }
 
 
