@@ -20,7 +20,7 @@ EXPECTED = Expectation(job="llm-*", mfu=0.4, flops_per_token=1e9, peak_tflops=1.
 
 
 def figures(tokens: float | None, scalars: dict[str, float] | None = None, *expected: Expectation) -> Figures:
-    row: dict[str, Any] = {"step_us": 1e6, "tokens": tokens, "slowest_compute_us": 5e5, "slowest_rank": 3}
+    row: dict[str, Any] = {"step_us": 1e6, "tokens": tokens}
     told = [{"name": name, "step": 1, "value": value} for name, value in (scalars or {}).items()]
     return figures_of(SHOWN, [row, row], told, expected)
 
@@ -31,7 +31,6 @@ def test_utilisation_is_made_of_tokens_and_the_expectation() -> None:
     # 4000 tokens/s of 1 GFLOP each on 8 devices of 1 TFLOP/s.
     assert found.mfu == pytest.approx(0.5)
     assert found.mfu_why == "job.mfu_expected"
-    assert (found.slowest_rank, found.slowest_us) == (3, 5e5)
 
 
 @pytest.mark.parametrize(("told", "share"), [(52.0, 0.52), (0.52, 0.52)])
@@ -51,7 +50,7 @@ def test_what_is_missing_is_said() -> None:
     assert figures(None).mfu_why == "job.mfu_how"
     assert figures(None, None, EXPECTED).mfu_why == "job.mfu_tokens"
     found = figures_of(SHOWN, [], [], [EXPECTED])
-    assert (found.step_us, found.slowest_rank, found.mfu) == (None, None, None)
+    assert (found.step_us, found.mfu) == (None, None)
     for found in (figures(None), figures(1.0, {"mfu_pct": 1.0}), figures(1.0, None, EXPECTED)):
         assert t(found.mfu_why)
         assert t(found.tokens_why)

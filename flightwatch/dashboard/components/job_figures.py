@@ -1,4 +1,4 @@
-"""Headline figures of a job: step time, slowest rank, tokens, utilisation; and why one of them is not known."""
+"""Headline figures of a job: step time, tokens, utilisation; and why one of them is not known."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ class Figures:
 
     Attributes
     ----------
-    step_us: median. slowest_rank, slowest_us: longest compute of the newest step.
+    step_us: median.
     tokens_per_s: of all ranks. mfu: share of the peak that the model's FLOPs make.
     tokens_why, mfu_why: key of the words that say where a figure comes from, or why there is none.
     """
 
     step_us: float | None
-    slowest_rank: int | None
-    slowest_us: float | None
     tokens_per_s: float | None
     tokens_why: str
     mfu: float | None
@@ -49,13 +47,10 @@ def figures_of(
     recent = rows[-RECENT:]
     times = sorted(row["step_us"] for row in recent if row["step_us"] is not None)
     step_us = times[len(times) // 2] if times else None
-    newest = rows[-1] if rows else {}
     told = {row["name"]: float(row["value"]) for row in scalars if row["value"] is not None}
     rate, rate_why = _tokens(recent, step_us, told)
     mfu, mfu_why = _mfu(shown, rate, told, expectations)
-    slowest_us = newest.get("slowest_compute_us")
-    rank = newest.get("slowest_rank") if slowest_us is not None else None
-    return Figures(step_us, rank, slowest_us, rate, rate_why, mfu, mfu_why)
+    return Figures(step_us, rate, rate_why, mfu, mfu_why)
 
 
 def _tokens(

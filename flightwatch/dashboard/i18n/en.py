@@ -288,6 +288,7 @@ WORDS: dict[str, str] = {
     "job.median": "median",
     "job.longest": "longest",
     "job.slowest": "Slowest compute",
+    "job.slowest_note": "{times} × its role, newest steps",
     "job.step_note": "median of the last ten shown",
     "job.tokens_note": "all ranks, last ten steps shown",
     "job.goodput": "Training share",

@@ -286,6 +286,7 @@ WORDS: dict[str, str] = {
     "job.median": "中位数",
     "job.longest": "最长",
     "job.slowest": "计算最慢",
+    "job.slowest_note": "同角色的 {times} 倍，最新若干步",
     "job.step_note": "所示最后十步的中位数",
     "job.tokens_note": "全部 rank，所示最后十步",
     "job.goodput": "训练占比",

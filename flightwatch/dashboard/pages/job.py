@@ -16,6 +16,7 @@ from flightwatch.dashboard.components.canvas import RankHeat
 from flightwatch.dashboard.components.finding_list import finding_list
 from flightwatch.dashboard.components.job_reads import ChannelView, JobView, channel_view, job_view, step_rows
 from flightwatch.dashboard.components.panels import empty, figure_tile, panel, quality, tiles, unknown, waiting_tiles
+from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.safely import safely
 from flightwatch.dashboard.components.text import age_text, ago_text, amount_text, micros_text, percent_text
@@ -35,6 +36,9 @@ HEAT_ROWS = 96
 MOST_SCALARS = 400
 #: The longest step of a rank is drawn where it is so many times the median.
 SAME = 1.005
+#: A rank so many times as slow as its role is marked.
+SLOW = 1.1
+_SLOWEST = Remembered(10.0)
 PHASE_COLOURS = {
     "train": "#22a57a",
     "init": "#7d8898",
@@ -144,13 +148,21 @@ def _register_steps(app: Dash, services: Services) -> None:
         figures = job_figures.figures_of(shown, rows, scalars, services.expectations)
         note = quality(shown.attempt.age_seconds, len(rows), len(shown.steps), t("job.steps_shown"))
         return (
-            _tiles(shown, figures, reads_jobs.goodput(store, shown.job)),
+            _tiles(shown, figures, _slowest(store, shown), reads_jobs.goodput(store, shown.job)),
             _attempts(shown),
             _step_figure(view, rows),
             _parts_figure(view, rows),
             note,
             _scalars(scalars, rows),
         )
+
+
+def _slowest(store: Store, shown: JobView) -> tuple[int, float] | None:
+    """Return the rank whose compute is longest against its role, and how many times its role's."""
+    one = shown.attempt
+    row = {"cluster": one.cluster, "job": shown.job, "run": one.run, "step": one.newest_step}
+    key = (id(store), one.cluster, shown.job, one.run)
+    return _SLOWEST.get(key, lambda: reads_jobs.slowest_ranks(store, [row])).get((one.cluster, shown.job))
 
 
 def _register_ranks(app: Dash, store: Store) -> None:
@@ -221,17 +233,21 @@ def heat(view: View, found: ChannelView) -> dict[str, Any]:
     )
 
 
-def _tiles(shown: JobView, found: job_figures.Figures, goodput: Mapping[str, Any] | None) -> Any:
+def _tiles(
+    shown: JobView, found: job_figures.Figures, slowest: tuple[int, float] | None, goodput: Mapping[str, Any] | None
+) -> Any:
     stale = shown.attempt.age_seconds > 300
-    rank, longest = found.slowest_rank, found.slowest_us
     return tiles(
         [
             figure_tile(t("channel.step_us"), micros_text(found.step_us), t("job.step_note")),
             figure_tile(
                 t("job.slowest"),
-                unknown(t("job.no_compute")) if rank is None else f"rank {rank}",
-                "" if rank is None else micros_text(longest),
-                href="" if rank is None else link(f"/ranks?{urlencode({'job': shown.job, 'focus': str(rank)})}"),
+                unknown(t("job.no_compute")) if slowest is None else f"rank {slowest[0]}",
+                t("job.no_compute") if slowest is None else t("job.slowest_note", times=f"{slowest[1]:.2f}"),
+                tone="warn" if slowest is not None and slowest[1] > SLOW else "",
+                href=""
+                if slowest is None
+                else link(f"/ranks?{urlencode({'job': shown.job, 'focus': str(slowest[0])})}"),
             ),
             figure_tile(
                 t("jobs.tokens"),

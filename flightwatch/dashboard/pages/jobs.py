@@ -39,17 +39,18 @@ def layout(view: View, services: Services) -> Any:
     columns = [
         grids.link_column("job", t("page.job"), flex=2, minWidth=160),
         {"field": "state", "headerName": t("jobs.state"), "width": 104, "minWidth": 104},
-        grids.number_column("ranks", t("jobs.ranks"), 0, width=76),
+        grids.number_column("ranks", t("jobs.ranks"), 0, width=76, minWidth=72),
         {
             "field": "coverage",
             "headerName": t("jobs.coverage"),
             "width": 108,
+            "minWidth": 100,
             "type": "rightAligned",
             "cellClassRules": {"fw-warn": "params.data.short"},
         },
-        grids.number_column("nodes", t("jobs.nodes"), 0, width=76),
-        grids.number_column("step", t("col.step"), 0, width=100),
-        grids.number_column("step_ms", t("jobs.step_ms"), 1, width=100),
+        grids.number_column("nodes", t("jobs.nodes"), 0, width=76, minWidth=72),
+        grids.number_column("step", t("col.step"), 0, width=100, minWidth=76),
+        grids.number_column("step_ms", t("jobs.step_ms"), 1, width=100, minWidth=88),
         {
             "field": "spread",
             "headerName": t("jobs.spread"),
@@ -60,11 +61,11 @@ def layout(view: View, services: Services) -> Any:
             "valueFormatter": {"function": _SPREAD},
             "cellClassRules": {"fw-warn": f"params.value > {SPREAD_WARNS}"},
         },
-        grids.number_column("tokens_per_s", t("jobs.tokens"), 0, width=104),
-        grids.number_column("attempts", t("jobs.attempts"), 0, width=96),
-        grids.number_column("findings", t("jobs.findings"), 0, width=92),
+        grids.number_column("tokens_per_s", t("jobs.tokens"), 0, width=104, minWidth=96),
+        grids.number_column("attempts", t("jobs.attempts"), 0, width=96, minWidth=88),
+        grids.number_column("findings", t("jobs.findings"), 0, width=92, minWidth=88),
         {"field": "started", "headerName": t("jobs.started"), "width": 142, "minWidth": 142},
-        {"field": "age", "headerName": t("reading.age"), "width": 90, "type": "rightAligned"},
+        {"field": "age", "headerName": t("reading.age"), "width": 90, "minWidth": 80, "type": "rightAligned"},
     ]
     return html.Div(
         [
