@@ -13,6 +13,9 @@ from flightwatch.detectors.grouped import FloatArray, sorted_median, trailing_me
 from flightwatch.detectors.series import A_MOMENT, Grid, Spell, cells, first_median, grid_of, robust_sigma, spells
 from flightwatch.detectors.statement import About, state_findings
 
+#: Answers that a mean is made of at least.
+MEAN_CELLS = 6
+
 
 @dataclass(frozen=True)
 class StorageThresholds:
@@ -81,7 +84,7 @@ class StorageDetector:
             log_ms = np.log(np.where(latency > 0, latency, np.nan))
         change = log_ms - first_median(log_ms, limits.baseline_samples)
         change[: limits.minimum_samples] = np.nan
-        hold, clear = cells(limits.hold_s, grid.interval_s, 3), cells(limits.clear_s, grid.interval_s, 3)
+        hold, clear = cells(limits.hold_s, grid.interval_s, MEAN_CELLS), cells(limits.clear_s, grid.interval_s, 3)
         # Single answers scatter by their nature: what is judged is the mean of the hold time.
         change = trailing_mean(change, hold)
         sigma = robust_sigma(change, 0.15)
@@ -152,7 +155,9 @@ class StorageDetector:
         self, grid: Grid, column: str, target: int, latency: FloatArray, change: FloatArray, spell: Spell
     ) -> list[Finding]:
         key = grid.keys_D[target]
-        now, times = float(latency[spell.said, target]), float(np.exp(change[spell.said, target]))
+        times = float(np.exp(change[spell.said, target]))
+        # The cell itself may be empty.
+        now = float(np.nanmedian(latency[max(0, spell.said - MEAN_CELLS) : spell.said + 1, target]))
         what = f" to {key[1]}" if len(key) > 1 else ""
         about = About(
             kind=FindingKind.STORAGE, scope=FindingScope.NODE, node=str(key[0]), targets=(str(key[0]),), score=times,
