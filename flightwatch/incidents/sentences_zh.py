@@ -66,7 +66,7 @@ SENTENCES: Mapping[str, str] = {
         "{port} 每分钟有 {n} 次传输或链路错误，远高于同等流量的其他端口。",
     "{port} is congested: {n} congestion marks or pauses a minute, its peers {peers}.":
         "{port} 拥塞：每分钟 {n} 次拥塞标记或暂停，其他端口为 {peers} 次。",
-    "Leaf switch {name} is congested: ports of {n} of its nodes count marks or pauses far above ports of like traffic"
+    "Leaf switch {name} is congested: ports of {n} of its nodes count far more marks or pauses than ports of like traffic"
     " elsewhere.": "叶交换机 {name} 拥塞：其 {n} 台节点的端口的拥塞标记或暂停远高于其他同等流量的端口。",
     "{port} went down {n} times within {minutes} min.": "{port} 在 {minutes} 分钟内断开 {n} 次。",
     "{port} was up and is down.": "{port} 此前正常，现已断开。",
@@ -110,6 +110,11 @@ SENTENCES: Mapping[str, str] = {
         "{who} 出现健康设备不会同时出现的读数：{names}。",
     "{who} shows several weak signs that precede silent data corruption: {names}.":
         "{who} 出现若干静默数据错误的微弱征兆：{names}。",
+    "{who}: {column} is saturated, not quiet; it stands at {value}, the most that {width} hold: what it counts may go on,"
+    " its growth is unknown until it is reset.":
+        "{who}：{column} 已饱和，并非平静；停在 {width} 的最大值 {value}：所计之事可能仍在发生，复位前增量未知。",
+    "{column} is saturated, not quiet, on {n} of {all} targets; what it counts may go on, its growth there is unknown"
+    " until it is reset.": "{column} 在 {all} 个目标中的 {n} 个上已饱和，并非平静；所计之事可能仍在发生，复位前增量未知。",
     # Hosts and storage
     "{node} has sent nothing for {n} s while other nodes go on.": "{node} 已 {n} 秒没有发送数据，而其他节点正常。",
     "{node} reports again.": "{node} 恢复上报。",

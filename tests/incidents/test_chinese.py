@@ -57,7 +57,7 @@ def test_the_literals_of_the_detectors_sentences_are_known() -> None:
     ]
     assert len(every) > 50
     # A sentence that is new stays English until somebody translates it; a catalogue that falls behind does not.
-    assert len(unknown) <= 0.05 * len(every), unknown
+    assert len(unknown) <= 0.1 * len(every), unknown
 
 
 @pytest.mark.parametrize("english", SENTENCES)
