@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 def sleep_of(rank: int) -> float:
-    return 0.05 if rank == 1 else 0.0
+    return 0.1 if rank == 1 else 0.0
 
 
 def train(model: nn.Module, rank: int, same_data: bool) -> None:
