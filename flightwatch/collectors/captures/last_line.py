@@ -1,8 +1,9 @@
 """The last line of a capture that ends in the middle of a line.
 
 Tools end every line they print. A text without a line end at its end was cut off, or pasted without it: whether
-`345` is all of a number or the start of `34512` cannot be told, so it is not a value. JSON, XML and tables with
-borders show by themselves where they end, and are left alone.
+`345` is all of a number or the start of `34512` can be told only by the lines above it: where one of them has the same
+shape and no shorter number, it is whole, else it is not a value. JSON, XML and tables with borders show by themselves
+where they end, and are left alone.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ _NUMBER = re.compile(rb"(?<![\w.-])[+-]?\.?\d[\w.+-]{0,60}[ \t]*\Z", re.ASCII)
 #: Borders of tables, and a row between two of them.
 _CLOSED = re.compile(rb"\s*(?:\|.*\||\+.*\+|[-=+|]{3,})\s*\Z")
 _SHOWN = 60
+#: Bytes before the last line in which lines of its shape are looked for.
+_TAIL = 1 << 15
+_DIGITS = re.compile(rb"[\d.]*\d")
+_WORDS = re.compile(rb"[A-Za-z_][A-Za-z_#-]*")
 
 
 class WholeLines:
@@ -62,6 +67,7 @@ class WholeLines:
         self._source = stream
         self._rule = rule
         self._held = b""
+        self._tail = b"\n"
         self._lines = 0
         self._error: Exception | None = None
         self.stream = cast(BinaryIO, SteadyStream(b"", self._read))
@@ -83,6 +89,7 @@ class WholeLines:
                     return b""
                 continue
             if text := self._whole(data):
+                self._tail = (self._tail + text)[-_TAIL:]
                 return text
 
     def _whole(self, data: bytes) -> bytes:
@@ -107,8 +114,23 @@ class WholeLines:
             level = "warning" if number else "error"
             self.note = Note(level, where, f"the capture ends inside the line {shown!r}; it was left out")
             return b""
-        if number is None:
+        if number is None or self._is_as_long_as_above(line, number):
             return line
         shown = number[0].strip().decode("utf-8", "replace")
         self.note = Note("warning", where, f"the capture ends inside a line: its last number {shown!r} was not used")
         return line[: number.start()] + (b"N/A" if self._rule == "cell" else b"")
+
+    def _is_as_long_as_above(self, line: bytes, number: re.Match[bytes]) -> bool:
+        """Return whether lines of this line's shape stand above it, none of which ends in a shorter number."""
+        shape = self._shape(line[: number.start()])
+        lengths = [
+            len(other[0].strip())
+            for text in self._tail.split(b"\n")[1:]
+            if (other := _NUMBER.search(text)) and self._shape(text[: other.start()]) == shape
+        ]
+        return bool(lengths) and len(number[0].strip()) >= min(lengths)
+
+    def _shape(self, text: bytes) -> bytes:
+        if self._rule == "cell":
+            return b"," * text.count(b",") or b" " * len(text.split())
+        return _WORDS.sub(b"w", _DIGITS.sub(b"#", text))

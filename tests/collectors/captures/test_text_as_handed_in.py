@@ -252,3 +252,15 @@ def test_two_lists_of_sensors_in_one_text_make_no_node(tmp_path: Path) -> None:
     rows, notes, _ = inspected(tmp_path / "two.txt", listed.encode() * 2)
     assert not [row for row in rows if row.table == "node_samples"]
     assert any("listed 2 times" in note.text for note in notes)
+
+
+@pytest.mark.parametrize(("end", "loss"), [(b"2.25", 2.25), (b"2.2", None)])
+def test_a_last_number_as_long_as_those_above_it_is_whole(end: bytes, loss: float | None, tmp_path: Path) -> None:
+    log = b"2026-01-01 00:00:00,123 INFO step 1 loss 2.75\n2026-01-01 00:00:01,123 INFO step 2 loss " + end
+    rows, _, _ = inspected(tmp_path / "train.log", log)
+    losses = {row.values["step"]: row.values["value"] for row in rows if row.values.get("name") == "loss"}
+    assert losses.get(2) == loss
+    table = b"index, clocks.sm [MHz]\n0, 1980\n1, 2010" if loss else b"index, clocks.sm [MHz]\n0, 1980\n1, 201"
+    rows, _, _ = inspected(tmp_path / "clocks.csv", table)
+    clocks = [row.values["sm_clock_mhz"] for row in rows if row.table == "device_samples"]
+    assert clocks == [1980, 2010 if loss else None]
