@@ -35,7 +35,8 @@ def expectations_of(section: DetectSettings) -> Sequence[Expectation]:
 
 def configured_detectors(section: DetectSettings) -> list[Detector]:
     """Return all detectors with the files that the settings name. Raises ConfigError when one cannot be used."""
-    return all_detectors(expectations_of(section) or None, load_model(Path(section.autoencoder)) if section.autoencoder else None)
+    model = load_model(Path(section.autoencoder)) if section.autoencoder else None
+    return all_detectors(expectations_of(section) or None, model)
 
 
 def detection_loop(

@@ -83,7 +83,8 @@ def _xid79() -> Scene:
     one = incident(
         kind="device_error", class_=None, scope="device", severity=Severity.P1, progress=Progress.STOPPED, rank=90,
         node="gpu-0011", device=2, title="gpu-0011 device 2 (rank 90): device error in llm-70b",
-        summary="gpu-0011 device 2: Xid 79, the GPU has fallen off the bus (Xid 154 followed); drain and reboot the node.",
+        summary="gpu-0011 device 2: Xid 79, the GPU has fallen off the bus (Xid 154 followed); drain and reboot"
+        " the node.",
         confidence=0.98, runner_up=None, loss_gpu_hours_per_hour=1024.0, lost_gpu_hours=70.0,
     )  # fmt: skip
     drain = Action(

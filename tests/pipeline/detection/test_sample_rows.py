@@ -43,9 +43,10 @@ def test_a_window_keeps_to_its_rows_and_what_they_tell(tmp_path: Path) -> None:
     times = fewer["device_samples"]["ts"].drop_duplicates().sort_values()
     assert set(times.diff().dropna()) == {40_000.0}
     again = read(SAMPLES * DEVICES // 4)
-    pd.testing.assert_frame_equal(
-        *(one["device_samples"].sort_values(["ts", "node", "device"], ignore_index=True) for one in (fewer, again))
+    first, second = (
+        one["device_samples"].sort_values(["ts", "node", "device"], ignore_index=True) for one in (fewer, again)
     )
+    pd.testing.assert_frame_equal(first, second)
     for frames in (whole, fewer):
         (found,) = OverheatDetector().score(frames)
         assert (found.node, found.device) == ("n0002", 3)
