@@ -15,7 +15,7 @@ from flightwatch.dashboard.access.current import viewer_of
 from flightwatch.dashboard.components.traces import Trace, read_trace
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.profiles.records import Profiles
-from flightwatch.pipeline.store import fleet_reads
+from flightwatch.pipeline.store import list_reads
 
 Weights = Counter[tuple[str, ...]]
 
@@ -69,7 +69,7 @@ def _trace(services: Services, profile: str, rank: int, tenants: frozenset[str] 
     if services.control is None:
         raise NotFound("this process has no control database")
     found = Profiles(services.control).get(profile)
-    if tenants is not None and fleet_reads.job_tenant(services.store, found["job"]) not in tenants:
+    if tenants is not None and list_reads.job_tenant(services.store, found["job"]) not in tenants:
         raise NotFound(f"there is no profile {profile}")
     row = next((one for one in found["ranks"] if one["rank"] == rank and one["artifact"]), None)
     if row is None:

@@ -21,7 +21,7 @@ from flightwatch.core.errors import FlightwatchError, NotFound, TransientError
 from flightwatch.dashboard.access.current import viewer_of
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.profiles.records import Profiles
-from flightwatch.pipeline.store import fleet_reads
+from flightwatch.pipeline.store import list_reads
 
 #: Perfetto compiles its engine to WebAssembly and paints with inline styles; it may reach only this server.
 CONTENT_SECURITY_POLICY = (
@@ -81,7 +81,7 @@ def _merged(services: Services, profile: str, tenants: frozenset[str] | None) ->
     if services.control is None:
         raise NotFound("this process has no control database")
     found = Profiles(services.control).get(profile)
-    if tenants is not None and fleet_reads.job_tenant(services.store, found["job"]) not in tenants:
+    if tenants is not None and list_reads.job_tenant(services.store, found["job"]) not in tenants:
         raise NotFound(f"there is no profile {profile}")
     sources = [
         (row["rank"], Path(row["artifact"]))

@@ -17,7 +17,7 @@ from flightwatch.pipeline.bus.settings import BusSettings
 from flightwatch.pipeline.bus.topics import topic_plans
 from flightwatch.pipeline.ingest.runner import BULK_TOPICS, FAST_TOPICS
 from flightwatch.pipeline.ingest.settings import GROUP, fast_group
-from flightwatch.pipeline.store import page_reads
+from flightwatch.pipeline.store import machine_reads
 from flightwatch.pipeline.store.client import Store
 
 CACHE_SECONDS = 1.0
@@ -60,7 +60,7 @@ class StatusProbe:
         self._ingest_error = ingest_error
         self._retention_s = {plan.name: plan.retention_ms / 1000 for plan in topic_plans(bus_settings)}
         self._started_ms = clock.now_ms()
-        self._activity = page_reads.TableActivity(store, clock)
+        self._activity = machine_reads.TableActivity(store, clock)
         self._used: tuple[float, int] | None = None
         self._lock = threading.Lock()
         self._cached: dict[str, Any] | None = None
@@ -83,7 +83,7 @@ class StatusProbe:
     def _collect(self) -> dict[str, Any]:
         now_ms = self._clock.now_ms()
         tables = self._activity()
-        gaps, unknown_holes, dead = page_reads.holes_and_dead_letters(self._store)
+        gaps, unknown_holes, dead = machine_reads.holes_and_dead_letters(self._store)
         ages = [row["age_seconds"] for row in tables if row["age_seconds"] is not None]
         partitions, bus_notice = self._lag(now_ms)
         lags = [part["lag_seconds"] for part in partitions if part["lag_seconds"] is not None]
@@ -100,7 +100,7 @@ class StatusProbe:
             "retention_share": max(shares) if shares and not bus_notice else None,
             "partitions": partitions,
             "tables": [row | {"last_ts": iso_utc(row["last_ts"])} for row in tables],
-            "coverage": page_reads.coverage(self._store),
+            "coverage": machine_reads.coverage(self._store),
             "data_gaps_24h": gaps,
             "holes_of_unknown_size_24h": unknown_holes,
             "dead_letters_24h": dead,

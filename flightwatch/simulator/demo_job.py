@@ -9,16 +9,16 @@ training's Python.
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
+from collections.abc import Iterator
 
 SLOW_RANK = 2
 SLEEP_SECONDS = 0.03
 #: Steps in which all ranks are equal.
 EQUAL_STEPS = int(os.environ.get("DEMO_EQUAL_STEPS", "180"))
-#: Pause of every rank after a step: a demo leaves the machine to its user.
-PAUSE_SECONDS = 0.3
+#: How long the loader of every rank takes for a batch: a demo leaves the machine to its user.
+LOADING_SECONDS = 0.3
 WIDTH = 64
 
 
@@ -27,8 +27,18 @@ def main() -> None:
     import torch
     import torch.distributed as dist
     from torch import nn
+    from torch.utils.data import DataLoader, IterableDataset
 
     import flightwatch
+
+    class Batches(IterableDataset[torch.Tensor]):
+        """Batches without end; each takes a while to come, as from a shared file system."""
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            generator = torch.Generator().manual_seed(rank)
+            while True:
+                time.sleep(LOADING_SECONDS)
+                yield torch.randn(8, 16, WIDTH, generator=generator)
 
     class Block(nn.Module):
         """A residual block that can sleep."""
@@ -54,16 +64,13 @@ def main() -> None:
     model = nn.parallel.DistributedDataParallel(nn.Sequential(*blocks, nn.Linear(WIDTH, WIDTH)))
     # Slow enough that the gradient norm falls calmly as long as a demo runs.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    generator = torch.Generator().manual_seed(rank)
-    for step in itertools.count():
+    for step, x in enumerate(DataLoader(Batches(), batch_size=None)):
         if rank == SLOW_RANK and step == EQUAL_STEPS:
             blocks[1].sleep_seconds = SLEEP_SECONDS
-        x = torch.randn(8, 16, WIDTH, generator=generator)
         optimizer.zero_grad()
         (model(x) - x.roll(1, -1)).square().mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        time.sleep(PAUSE_SECONDS)
 
 
 if __name__ == "__main__":

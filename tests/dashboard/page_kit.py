@@ -17,7 +17,7 @@ from flightwatch.core.clock import SystemClock
 from flightwatch.pipeline.control.database import Control
 from flightwatch.pipeline.control.schema_incidents import INCIDENT_FINDINGS, INCIDENTS
 from flightwatch.pipeline.profiles.records import Profiles, RankNews, Wanted
-from flightwatch.pipeline.store import page_reads
+from flightwatch.pipeline.store import machine_reads
 from flightwatch.pipeline.store.client import Store
 from tests.pipeline.control.incident_kit import finding_row, incident_row
 
@@ -55,11 +55,11 @@ def status_of(store: Store) -> Callable[[], dict[str, Any]]:
     """Return a status of a store alone."""
 
     def status() -> dict[str, Any]:
-        tables = page_reads.table_activity(store)
+        tables = machine_reads.table_activity(store)
         ages = [row["age_seconds"] for row in tables if row["age_seconds"] is not None]
         return {
             "cluster": "sim",
-            "coverage": page_reads.coverage(store),
+            "coverage": machine_reads.coverage(store),
             "notices": [],
             "lag_seconds": 0.0,
             "tables": tables,

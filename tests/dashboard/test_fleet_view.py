@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flightwatch.dashboard.components import fleet_view
-from flightwatch.pipeline.store.reads_fleet import HOST, DeviceValues, Roster, joined, only_nodes
+from flightwatch.pipeline.store.fleet_reads import HOST, DeviceValues, Roster, joined, only_nodes
 
 
 def roster(racks: list[str]) -> Roster:

@@ -12,7 +12,7 @@ from flightwatch.dashboard.components.text import hours_text
 from flightwatch.dashboard.components.view import Window
 from flightwatch.dashboard.i18n import t
 from flightwatch.detectors.expectation import Expectation
-from flightwatch.pipeline.store.reads_steps import Attempt
+from flightwatch.pipeline.store.step_reads import Attempt
 
 ATTEMPT = Attempt("sim", "r1", 8, 100, 0, 1.0)
 SHOWN = JobView("llm-70b", ATTEMPT, [ATTEMPT], Window(0, 1000, live=True), [1, 2])

@@ -13,7 +13,7 @@ from flightwatch.core.clock import SystemClock
 from flightwatch.dashboard.components import job_reads
 from flightwatch.dashboard.components.job_reads import JobView
 from flightwatch.dashboard.components.view import Window
-from flightwatch.pipeline.store import reads_jobs, reads_steps
+from flightwatch.pipeline.store import jobs_reads, step_reads
 from flightwatch.pipeline.store.client import Store, open_store
 from flightwatch.pipeline.store.migrate import migrate
 from flightwatch.pipeline.store.settings import StoreSettings
@@ -58,7 +58,7 @@ def largest_job(store: Any) -> JobView:
 def test_old_and_new_steps_together_are_what_one_read_gives(store: Store) -> None:
     shown = largest_job(store)
     assert len(shown.steps) > 50
-    whole = reads_steps.matrix(store, shown.job, shown.attempt, shown.steps, "compute_us")
+    whole = step_reads.matrix(store, shown.job, shown.attempt, shown.steps, "compute_us")
     found = job_reads.channel_view(store, shown, "compute_us")
     assert found.found.steps.tolist() == whole.steps.tolist() == shown.steps
     assert found.found.starts_ms.tolist() == whole.starts_ms.tolist()
@@ -68,7 +68,7 @@ def test_old_and_new_steps_together_are_what_one_read_gives(store: Store) -> Non
     # Against its role the slow rank stands out in the newest steps.
     assert int(whole.ranks[np.argmax(found.ratios_RS[:, -5:].mean(axis=1))]) == 5
     rows = job_reads.step_rows(store, shown)
-    assert rows == reads_jobs.step_summary(store, shown.job, shown.attempt, shown.steps)
+    assert rows == jobs_reads.step_summary(store, shown.job, shown.attempt, shown.steps)
 
 
 def test_a_new_step_reads_old_ones_no_more(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flightwatch.dashboard.components import rank_view
-from flightwatch.pipeline.store.reads_steps import AXES, Roles, StepMatrix
+from flightwatch.pipeline.store.step_reads import AXES, Roles, StepMatrix
 
 RANKS, STEPS = 64, 24
 

@@ -8,7 +8,7 @@ from flightwatch.core.vocabulary import FindingKind, RunPhase
 from flightwatch.dashboard.components.fleet_view import METRICS
 from flightwatch.dashboard.i18n import LANGUAGES, known, t
 from flightwatch.dashboard.pages.registry import PAGES
-from flightwatch.pipeline.store.reads_steps import CHANNELS
+from flightwatch.pipeline.store.step_reads import CHANNELS
 
 
 def test_every_language_has_every_word() -> None:

@@ -16,7 +16,7 @@ from flightwatch.dashboard.api.parts import Parts
 from flightwatch.dashboard.api.routes import Asker, Routes
 from flightwatch.dashboard.api.rows import documents
 from flightwatch.pipeline.control.roles import Role
-from flightwatch.pipeline.store import fleet_reads
+from flightwatch.pipeline.store import list_reads
 
 _DEFAULT_DAYS = 7
 _DAY_MS = 86_400_000
@@ -60,7 +60,7 @@ def routes(parts: Parts) -> Routes:
         until_ms = moment_ms(until, "until") or parts.clock.now_ms() + _DAY_MS
         since_ms = moment_ms(since, "since")
         before = parse_cursor(cursor, int, str)
-        found = fleet_reads.findings_page(
+        found = list_reads.findings_page(
             parts.services.store,
             since_ms=max(0, until_ms - (_DEFAULT_DAYS + 1) * _DAY_MS) if since_ms is None else since_ms,
             until_ms=until_ms,
@@ -79,7 +79,7 @@ def routes(parts: Parts) -> Routes:
     @api.get("/findings/{id}", Role.VIEWER, response_model=Rows)
     def get_finding(viewer: Asker, id: Id) -> dict[str, Any]:  # noqa: A002 - the name in the path
         """Return all statements of one finding, the oldest first."""
-        found = fleet_reads.finding_statements(parts.services.store, id, viewer.tenants)
+        found = list_reads.finding_statements(parts.services.store, id, viewer.tenants)
         if not found:
             raise NotFound(f"there is no finding {id}")
         return page_of(map(_finding, documents(found)), None)

@@ -16,7 +16,7 @@ from flightwatch.dashboard.api.parts import Parts
 from flightwatch.dashboard.api.routes import Asker, Routes, check_tenant
 from flightwatch.dashboard.api.rows import documents
 from flightwatch.pipeline.control.roles import Role
-from flightwatch.pipeline.store import fleet_reads
+from flightwatch.pipeline.store import list_reads
 
 _HISTORY_DAYS = 90
 _DAY_MS = 86_400_000
@@ -71,7 +71,7 @@ def _devices(api: Routes, parts: Parts) -> None:
     ) -> dict[str, Any]:
         """List accelerators with their newest readings and their age."""
         after = parse_cursor(cursor, str, str, int)
-        found = fleet_reads.devices_page(
+        found = list_reads.devices_page(
             parts.services.store,
             equal={"cluster": cluster, "node": node, "job": job, "vendor": vendor, "model": model},
             tenants=viewer.tenants,
@@ -87,7 +87,7 @@ def _nodes(api: Routes, parts: Parts) -> None:
     store = parts.services.store
 
     def check_seen(viewer: Viewer, node: str) -> None:
-        if viewer.tenants is not None and not fleet_reads.node_is_of(store, node, viewer.tenants):
+        if viewer.tenants is not None and not list_reads.node_is_of(store, node, viewer.tenants):
             raise NotFound(f"there is no node {node}")
 
     @api.get("/nodes", Role.VIEWER, response_model=Rows)
@@ -96,7 +96,7 @@ def _nodes(api: Routes, parts: Parts) -> None:
     ) -> dict[str, Any]:
         """List nodes: when they were heard, how many devices they have, where they stand."""
         after = parse_cursor(cursor, str, str)
-        found = fleet_reads.nodes_page(
+        found = list_reads.nodes_page(
             store, text=text, cluster=cluster, tenants=viewer.tenants,
             after=None if after is None else (after[0], after[1]), limit=limit + 1,
         )  # fmt: skip
@@ -108,7 +108,7 @@ def _nodes(api: Routes, parts: Parts) -> None:
     def get_node(viewer: Asker, id: Id) -> dict[str, Any]:  # noqa: A002 - the name in the path
         """Return the newest readings of one node."""
         check_seen(viewer, id)
-        found = {part: documents(rows) for part, rows in fleet_reads.node_latest(store, id).items()}
+        found = {part: documents(rows) for part, rows in list_reads.node_latest(store, id).items()}
         if not any(found.values()):
             raise NotFound(f"there is no node {id}")
         return {"node": id, **found}
@@ -126,7 +126,7 @@ def _nodes(api: Routes, parts: Parts) -> None:
         since_ms = moment_ms(since, "since")
         if since_ms is None:
             since_ms = parts.clock.now_ms() - _HISTORY_DAYS * _DAY_MS
-        return page_of(documents(fleet_reads.node_history(store, id, since_ms, limit)), None)
+        return page_of(documents(list_reads.node_history(store, id, since_ms, limit)), None)
 
 
 def _jobs(api: Routes, parts: Parts) -> None:
@@ -138,7 +138,7 @@ def _jobs(api: Routes, parts: Parts) -> None:
     ) -> dict[str, Any]:
         """List jobs: newest attempt and phase, tenant, owner, ranks, newest step."""
         after = parse_cursor(cursor, str, str)
-        found = fleet_reads.jobs_page(
+        found = list_reads.jobs_page(
             store, text=text, cluster=cluster, tenants=viewer.tenants,
             after=None if after is None else (after[0], after[1]), limit=limit + 1,
         )  # fmt: skip
@@ -149,10 +149,10 @@ def _jobs(api: Routes, parts: Parts) -> None:
     @api.get("/jobs/{id}", Role.VIEWER, response_model=JobDetail)
     def get_job(viewer: Asker, id: Id) -> dict[str, Any]:  # noqa: A002
         """Return one job with its attempts, placements, coverage, goodput and newest steps."""
-        tenant = fleet_reads.job_tenant(store, id)
+        tenant = list_reads.job_tenant(store, id)
         if not viewer.sees_tenant(tenant):
             raise NotFound(f"there is no job {id}")
-        found = {part: documents(rows) for part, rows in fleet_reads.job_details(store, id).items()}
+        found = {part: documents(rows) for part, rows in list_reads.job_details(store, id).items()}
         if not any(found.values()):
             raise NotFound(f"there is no job {id}")
         return {"job": id, "tenant": tenant, **found}

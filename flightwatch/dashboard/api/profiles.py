@@ -20,7 +20,7 @@ from flightwatch.dashboard.api.routes import Asker, Routes, check_tenant
 from flightwatch.pipeline.control.roles import Role
 from flightwatch.pipeline.profiles.limits import LONGEST_SECONDS, MOST_STEPS, check_size
 from flightwatch.pipeline.profiles.records import Wanted
-from flightwatch.pipeline.store import fleet_reads
+from flightwatch.pipeline.store import list_reads
 
 Rank = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
@@ -89,7 +89,7 @@ def routes(parts: Parts) -> Routes:
     @api.post("/profiles", Role.OPERATOR, status_code=201, response_model=ProfileModel)
     def start_profile(viewer: Asker, new: NewProfile) -> dict[str, Any]:
         """Start a profile; the job goes on meanwhile."""
-        check_tenant(viewer, Role.OPERATOR, fleet_reads.job_tenant(parts.services.store, new.job))
+        check_tenant(viewer, Role.OPERATOR, list_reads.job_tenant(parts.services.store, new.job))
         limits = parts.services.profile_limits
         max_bytes = new.max_bytes or limits.most_bytes
         check_size(
@@ -109,7 +109,7 @@ def routes(parts: Parts) -> Routes:
     def stop_profile(viewer: Asker, id: Id) -> dict[str, Any]:  # noqa: A002 - the name in the path
         """End a profile before its time."""
         found = _seen(parts, viewer, id)
-        check_tenant(viewer, Role.OPERATOR, fleet_reads.job_tenant(parts.services.store, found["job"]))
+        check_tenant(viewer, Role.OPERATOR, list_reads.job_tenant(parts.services.store, found["job"]))
         parts.profiles.stop(id)
         parts.done(viewer, "profile.stop", id)
         return _document(parts.profiles.get(id))
@@ -123,7 +123,7 @@ def _reads(api: Routes, parts: Parts) -> None:
         """List requests, the newest first."""
         found = parts.profiles.newest(limit)
         if viewer.tenants is not None:
-            mine = fleet_reads.jobs_of(parts.services.store, viewer.tenants)
+            mine = list_reads.jobs_of(parts.services.store, viewer.tenants)
             found = [one for one in found if one["job"] in mine]
         return page_of(map(_document, found), None)
 
@@ -151,7 +151,7 @@ def _reads(api: Routes, parts: Parts) -> None:
 def _seen(parts: Parts, viewer: Viewer, id_: str) -> dict[str, Any]:
     found = parts.profiles.get(id_)
     if viewer.tenants is not None:
-        tenant = fleet_reads.job_tenant(parts.services.store, found["job"])
+        tenant = list_reads.job_tenant(parts.services.store, found["job"])
         if not viewer.sees_tenant(tenant):
             raise NotFound(f"there is no profile {id_}")
     return found

@@ -12,7 +12,7 @@ from flightwatch.core.errors import FlightwatchError
 from flightwatch.dashboard.components.request import link
 from flightwatch.dashboard.components.scope import own_jobs, own_nodes
 from flightwatch.dashboard.i18n import t
-from flightwatch.pipeline.store import reads_search
+from flightwatch.pipeline.store import search_reads
 from flightwatch.pipeline.store.client import Store
 
 NEAR = 5
@@ -29,10 +29,10 @@ def absent(store: Store, kind: str, name: str) -> Any | None:
     """
     try:
         own = _OWN[kind](store)
-        known = name in own if own is not None else reads_search.is_known(store, kind, name)
+        known = name in own if own is not None else search_reads.is_known(store, kind, name)
         if known:
             return None
-        near = reads_search.near(store, kind, name, NEAR, own)
+        near = search_reads.near(store, kind, name, NEAR, own)
     except FlightwatchError:
         return None
     words, path = _LIST[kind]

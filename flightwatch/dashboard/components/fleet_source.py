@@ -17,7 +17,7 @@ from flightwatch.dashboard.components.scope import own_jobs, own_nodes, visible
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.control.incident_rows import OPEN_STATES, IncidentFilter
-from flightwatch.pipeline.store import page_reads, reads_counters, reads_fleet
+from flightwatch.pipeline.store import counter_reads, fleet_reads, machine_reads
 
 #: The roster changes rarely; what pages ask for within a refresh is read once.
 ROSTER_SECONDS, EMPTY_SECONDS, VALUES_SECONDS, COUNTERS_SECONDS, LOST_SECONDS = 30.0, 3.0, 1.5, 60.0, 10.0
@@ -42,18 +42,18 @@ class FleetSource:
         self._quick = Remembered(VALUES_SECONDS)
         self._slow = Remembered(ROSTER_SECONDS)
 
-    def roster(self) -> reads_fleet.Roster:
+    def roster(self) -> fleet_reads.Roster:
         """Return who belongs to the fleet: at most half a minute old, 3 s while it is empty."""
 
-        def read() -> reads_fleet.Roster:
-            return reads_fleet.roster(self._store, SystemClock().now_ms())
+        def read() -> fleet_reads.Roster:
+            return fleet_reads.roster(self._store, SystemClock().now_ms())
 
         found = self._slow.get("roster", read)
         found = found if len(found.keys) else self._slow.get("roster", read, EMPTY_SECONDS)
         nodes = own_nodes(self._store)
         if nodes is None:
             return found
-        return self._slow.get(("mine", id(found), frozenset(nodes)), lambda: reads_fleet.only_nodes(found, nodes))
+        return self._slow.get(("mine", id(found), frozenset(nodes)), lambda: fleet_reads.only_nodes(found, nodes))
 
     def arrangement(self, place: str) -> fleet_view.Arrangement:
         """Return the fleet in blocks."""
@@ -72,21 +72,21 @@ class FleetSource:
             key, lambda: fleet_view.drawn(self.roster(), arrangement, metric, label, found, severities)
         )
 
-    def _read(self, metric: str) -> reads_fleet.DeviceValues:
-        if metric in reads_fleet.DEVICE_METRICS:
-            return reads_fleet.newest_values(self._store, metric)
-        if metric in reads_counters.COUNTER_METRICS:
+    def _read(self, metric: str) -> fleet_reads.DeviceValues:
+        if metric in fleet_reads.DEVICE_METRICS:
+            return fleet_reads.newest_values(self._store, metric)
+        if metric in counter_reads.COUNTER_METRICS:
             # Readings of an hour ago are a minute older at most.
             before = self._slow.get(
-                ("before", metric), lambda: reads_counters.counters_before(self._store, metric), COUNTERS_SECONDS
+                ("before", metric), lambda: counter_reads.counters_before(self._store, metric), COUNTERS_SECONDS
             )
-            return reads_counters.counter_growth(self._store, metric, before)
+            return counter_reads.counter_growth(self._store, metric, before)
         if metric == "slowness":
-            return reads_fleet.step_slowness(self._store)
+            return fleet_reads.step_slowness(self._store)
         if metric == "cpu_pct":
-            return reads_fleet.host_values(self._store)
-        devices, hosts = reads_fleet.newest_values(self._store, "temp_c"), reads_fleet.host_values(self._store)
-        return reads_fleet.joined(devices, hosts)
+            return fleet_reads.host_values(self._store)
+        devices, hosts = fleet_reads.newest_values(self._store, "temp_c"), fleet_reads.host_values(self._store)
+        return fleet_reads.joined(devices, hosts)
 
     def coverage(self, of_all: Mapping[str, int]) -> Mapping[str, int]:
         """Return how many nodes and accelerators report, of those that whoever asks may see.
@@ -99,20 +99,20 @@ class FleetSource:
         if nodes is None:
             return of_all
         names = sorted(nodes)
-        return self._quick.get(("coverage", tuple(names)), lambda: page_reads.coverage(self._store, names))
+        return self._quick.get(("coverage", tuple(names)), lambda: machine_reads.coverage(self._store, names))
 
     def findings(self) -> list[dict[str, Any]]:
         """Return open findings."""
-        return visible(self._store, self._quick.get("findings", lambda: reads_fleet.open_findings(self._store)))
+        return visible(self._store, self._quick.get("findings", lambda: fleet_reads.open_findings(self._store)))
 
     def changes(self) -> list[dict[str, Any]]:
         """Return what happened in the last hour."""
-        found = self._quick.get("changes", lambda: reads_fleet.recent_changes(self._store, CHANGES_SECONDS))
+        found = self._quick.get("changes", lambda: fleet_reads.recent_changes(self._store, CHANGES_SECONDS))
         return visible(self._store, found)
 
     def jobs(self) -> int:
         """Return how many jobs stepped in the last minutes."""
-        return len(visible(self._store, self._quick.get("jobs", lambda: reads_fleet.running_jobs(self._store))))
+        return len(visible(self._store, self._quick.get("jobs", lambda: fleet_reads.running_jobs(self._store))))
 
     def lost_today(self) -> float | None:
         """Return GPU-hours lost by incidents that opened today (UTC); None where none has a figure."""
@@ -120,7 +120,7 @@ class FleetSource:
         tenants = viewer().tenants
         names = None if tenants is None else sorted(tenants)
         return self._slow.get(
-            ("lost", tenants), lambda: reads_fleet.lost_gpu_hours(self._store, today, names), LOST_SECONDS
+            ("lost", tenants), lambda: fleet_reads.lost_gpu_hours(self._store, today, names), LOST_SECONDS
         )
 
     def goodput(self) -> float | None:
@@ -128,7 +128,7 @@ class FleetSource:
         jobs = own_jobs(self._store)
         names = None if jobs is None else sorted(jobs)
         key = ("goodput", None if names is None else tuple(names))
-        return self._slow.get(key, lambda: reads_fleet.training_share(self._store, names))
+        return self._slow.get(key, lambda: fleet_reads.training_share(self._store, names))
 
     def incidents(self) -> OpenIncidents | None:
         """Return open incidents; None where this process knows of none."""

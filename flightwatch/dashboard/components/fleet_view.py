@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flightwatch.dashboard.components.canvas import packed
-from flightwatch.pipeline.store.reads_fleet import DeviceValues, FloatArray, Roster
+from flightwatch.pipeline.store.fleet_reads import DeviceValues, FloatArray, Roster
 
 #: A device whose newest row is older is drawn as old.
 STALE_SECONDS = 60.0

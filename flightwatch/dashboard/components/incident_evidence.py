@@ -21,7 +21,7 @@ from flightwatch.dashboard.pages.node_series import port_strips
 from flightwatch.detectors.joint import RULES
 from flightwatch.incidents.facts import Facts
 from flightwatch.pipeline.control.incident_rows import IncidentFinding
-from flightwatch.pipeline.store import reads_incident
+from flightwatch.pipeline.store import incident_page_reads
 from flightwatch.pipeline.store.alert_reads import AlertReads, Series
 from flightwatch.pipeline.store.client import Store
 
@@ -134,10 +134,12 @@ def _telemetry(store: Store, one: Incident, facts: Facts, view: View, window: Wi
     bucket = window.bucket_seconds(POINTS)
     rows = _KEPT.get(
         ("gauges", id(store), one.cluster, tuple(nodes), device, window, bucket),
-        lambda: reads_incident.device_gauges(store, one.cluster, nodes, device, window.start_ms, window.end_ms, bucket),
+        lambda: incident_page_reads.device_gauges(
+            store, one.cluster, nodes, device, window.start_ms, window.end_ms, bucket
+        ),
     )
     strips = []
-    for name in reads_incident.GAUGES:
+    for name in incident_page_reads.GAUGES:
         if not any(row[f"{name}_mine"] is not None for row in rows):
             continue
         times = [view.local(_ms(row["bucket"])) for row in rows]
@@ -160,11 +162,13 @@ def causes(store: Store, cluster: str, one: Incident, found: Sequence[IncidentFi
     """Return which causes of the incident's kind were looked for: found, not there, or not measured."""
     open_kinds = {item.kind for item in found if item.state != FindingState.CLEARED}
     wanted = [rule.cause.value for rule in RULES if any(effect == one.kind for effect in rule.effects)]
-    wanted = list(dict.fromkeys(kind for kind in wanted if kind in reads_incident.WITNESSES))
+    wanted = list(dict.fromkeys(kind for kind in wanted if kind in incident_page_reads.WITNESSES))
     if not wanted or one.node is None:
         return empty(t("incident.no_causes"))
     until = one.closed_at_ms or one.evidence_at_ms
-    seen: Mapping[str, int] = reads_incident.looked_at(store, cluster, one.node, one.opened_at_ms - BEFORE_MS, until)
+    seen: Mapping[str, int] = incident_page_reads.looked_at(
+        store, cluster, one.node, one.opened_at_ms - BEFORE_MS, until
+    )
     items: list[Any] = []
     unseen: list[str] = []
     for kind in wanted:

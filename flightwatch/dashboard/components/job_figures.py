@@ -41,7 +41,7 @@ def figures_of(
 
     Parameters
     ----------
-    rows: steps as `reads_jobs.step_summary` gives them. scalars: name, step and value, by step.
+    rows: steps as `jobs_reads.step_summary` gives them. scalars: name, step and value, by step.
     expectations: the first that fits the job tells FLOPs per token and the peak.
     """
     recent = rows[-RECENT:]

@@ -14,9 +14,9 @@ from flightwatch.dashboard.components import rank_view
 from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.scope import check_job
 from flightwatch.dashboard.components.view import View, Window
-from flightwatch.pipeline.store import reads_jobs, reads_steps
+from flightwatch.pipeline.store import jobs_reads, step_reads
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.reads_steps import Attempt, FloatArray, IntArray, Roles, StepMatrix
+from flightwatch.pipeline.store.step_reads import Attempt, FloatArray, IntArray, Roles, StepMatrix
 
 #: Steps that a page shows at most: columns of heat maps and densities.
 STEPS = 120
@@ -74,7 +74,7 @@ def job_view(store: Store, view: View, job: str, most_steps: int = STEPS) -> Job
 
 def attempts_of(store: Store, job: str) -> list[Attempt]:
     """Return the attempts of a job, the newest first. Whether whoever asks may see the job is not checked here."""
-    return _READ.get(("attempts", id(store), job), lambda: reads_steps.attempts(store, job))
+    return _READ.get(("attempts", id(store), job), lambda: step_reads.attempts(store, job))
 
 
 def seen_of(store: Store, job: str, attempt: Attempt) -> dict[int, int]:
@@ -87,7 +87,7 @@ def steps_of(store: Store, job: str, attempt: Attempt, window: Window, most: int
     seen = seen_of(store, job, attempt)
     return _READ.get(
         ("steps", id(store), job, attempt.run, window.start_ms // 5000, window.end_ms // 5000, most),
-        lambda: reads_steps.chosen_steps(store, job, attempt, window.start_ms, window.end_ms, most, seen),
+        lambda: step_reads.chosen_steps(store, job, attempt, window.start_ms, window.end_ms, most, seen),
     )
 
 
@@ -95,7 +95,7 @@ def channel_view(store: Store, shown: JobView, channel: str) -> ChannelView:
     """Return one channel of all ranks; step time where the job does not tell exclusive compute."""
     roles = _READ.get(
         ("roles", id(store), shown.job, shown.attempt.run),
-        lambda: reads_steps.roles(store, shown.job, shown.attempt),
+        lambda: step_reads.roles(store, shown.job, shown.attempt),
         ROLES_SECONDS,
     )
     parts = [_part(store, shown, roles, channel, *some) for some in _by_rest(store, shown)]
@@ -115,11 +115,11 @@ def channel_view(store: Store, shown: JobView, channel: str) -> ChannelView:
 
 
 def step_rows(store: Store, shown: JobView) -> list[dict[str, Any]]:
-    """Return the steps of a page as `reads_jobs.step_summary` does."""
+    """Return the steps of a page as `jobs_reads.step_summary` does."""
     which = ("rows", id(store), shown.job, shown.attempt.run)
     rows: list[dict[str, Any]] = []
     for steps, seconds in _by_rest(store, shown):
-        read = partial(reads_jobs.step_summary, store, shown.job, shown.attempt, steps)
+        read = partial(jobs_reads.step_summary, store, shown.job, shown.attempt, steps)
         rows += _READ.get((*which, tuple(steps)), read, seconds)
     return rows
 
@@ -136,7 +136,7 @@ def _part(
     store: Store, shown: JobView, roles: Roles, channel: str, steps: Sequence[int], seconds: float | None
 ) -> _Part:
     def read() -> _Part:
-        found = reads_steps.matrix(store, shown.job, shown.attempt, steps, channel)
+        found = step_reads.matrix(store, shown.job, shown.attempt, steps, channel)
         return _Part(found, rank_view.ratio_to_cohort(found, roles.cohort(found.ranks)))
 
     return _READ.get(("part", id(store), shown.job, shown.attempt.run, channel, tuple(steps)), read, seconds)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flightwatch.dashboard.components.canvas import packed
-from flightwatch.pipeline.store.reads_steps import FloatArray, IntArray, Roles, StepMatrix
+from flightwatch.pipeline.store.step_reads import FloatArray, IntArray, Roles, StepMatrix
 
 #: Share of the newest steps by which the worst ranks are chosen.
 RECENT_SHARE = 0.25

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from flightwatch.core.errors import Refused
 from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.request import viewer
-from flightwatch.pipeline.store import fleet_reads, reads_fleet
+from flightwatch.pipeline.store import fleet_reads, list_reads
 from flightwatch.pipeline.store.client import Store
 
 R = TypeVar("R", bound=Mapping[str, Any])
@@ -20,7 +20,7 @@ def own_jobs(store: Store) -> set[str] | None:
     tenants = viewer().tenants
     if tenants is None:
         return None
-    return _REMEMBERED.get(("jobs", id(store), tenants), lambda: fleet_reads.jobs_of(store, tenants))
+    return _REMEMBERED.get(("jobs", id(store), tenants), lambda: list_reads.jobs_of(store, tenants))
 
 
 def own_nodes(store: Store) -> set[str] | None:
@@ -28,7 +28,7 @@ def own_nodes(store: Store) -> set[str] | None:
     tenants = viewer().tenants
     if tenants is None:
         return None
-    return _REMEMBERED.get(("nodes", id(store), tenants), lambda: reads_fleet.nodes_of(store, tenants))
+    return _REMEMBERED.get(("nodes", id(store), tenants), lambda: fleet_reads.nodes_of(store, tenants))
 
 
 def check_job(store: Store, job: str) -> None:

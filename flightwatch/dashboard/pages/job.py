@@ -23,7 +23,7 @@ from flightwatch.dashboard.components.text import age_text, ago_text, amount_tex
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import known, t
 from flightwatch.dashboard.services import Services
-from flightwatch.pipeline.store import reads_jobs
+from flightwatch.pipeline.store import jobs_reads
 from flightwatch.pipeline.store.client import Store
 
 PATH = "/jobs/<id>"
@@ -144,11 +144,11 @@ def _register_steps(app: Dash, services: Services) -> None:
             nothing = graphs.lines({}, unit="", empty_text=t("job.no_steps"))
             return empty(t("job.no_steps")), [], nothing, nothing, "", empty(t("job.no_scalars"))
         rows = step_rows(store, shown)
-        scalars = reads_jobs.scalars(store, shown.job, shown.attempt, shown.steps[0], shown.steps[-1], MOST_SCALARS)
+        scalars = jobs_reads.scalars(store, shown.job, shown.attempt, shown.steps[0], shown.steps[-1], MOST_SCALARS)
         figures = job_figures.figures_of(shown, rows, scalars, services.expectations)
         note = quality(shown.attempt.age_seconds, len(rows), len(shown.steps), t("job.steps_shown"))
         return (
-            _tiles(shown, figures, _slowest(store, shown), reads_jobs.goodput(store, shown.job)),
+            _tiles(shown, figures, _slowest(store, shown), jobs_reads.goodput(store, shown.job)),
             _attempts(shown),
             _step_figure(view, rows),
             _parts_figure(view, rows),
@@ -162,7 +162,7 @@ def _slowest(store: Store, shown: JobView) -> tuple[int, float] | None:
     one = shown.attempt
     row = {"cluster": one.cluster, "job": shown.job, "run": one.run, "step": one.newest_step}
     key = (id(store), one.cluster, shown.job, one.run)
-    return _SLOWEST.get(key, lambda: reads_jobs.slowest_ranks(store, [row])).get((one.cluster, shown.job))
+    return _SLOWEST.get(key, lambda: jobs_reads.slowest_ranks(store, [row])).get((one.cluster, shown.job))
 
 
 def _register_ranks(app: Dash, store: Store) -> None:
@@ -200,8 +200,8 @@ def _register_told(app: Dash, store: Store) -> None:
         shown = job_view(store, view, view.captured.get("id", ""), 1)
         now_ms = SystemClock().now_ms()
         name = view.captured.get("id", "")
-        findings = reads_jobs.findings_of(store, name, view.window(now_ms).start_ms) if shown is not None else []
-        phases = reads_jobs.phases(store, name) if shown is not None else []
+        findings = jobs_reads.findings_of(store, name, view.window(now_ms).start_ms) if shown is not None else []
+        phases = jobs_reads.phases(store, name) if shown is not None else []
         return (
             finding_list(findings, view, now_ms) if findings else empty(t("job.no_findings")),
             _phases(phases, view, now_ms) if phases else empty(t("job.no_phases")),
@@ -312,7 +312,7 @@ def _parts_figure(view: View, rows: Sequence[Mapping[str, Any]]) -> Any:
     times = [view.local(row["at"]) for row in rows]
     series = {
         t(f"part.{name}"): (times, [None if row[name] is None else row[name] / 1000 for row in rows])
-        for name in reads_jobs.PARTS
+        for name in jobs_reads.PARTS
         if any(row[name] for row in rows)
     }
     return graphs.areas(series, unit="ms", empty_text=t("job.no_parts"))

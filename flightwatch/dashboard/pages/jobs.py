@@ -18,7 +18,7 @@ from flightwatch.dashboard.components.text import age_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import known, t
 from flightwatch.dashboard.services import Services
-from flightwatch.pipeline.store import reads_jobs
+from flightwatch.pipeline.store import jobs_reads
 
 PATH = "/jobs"
 NAME = "page.jobs"
@@ -101,11 +101,11 @@ def register(app: Dash, services: Services) -> None:
     @safely(4, 2)
     def show(data: Any, _: Any) -> tuple[Any, Any, Any, Any]:
         view = View.of(data)
-        rows = visible(services.store, remembered.get("jobs", lambda: reads_jobs.jobs(services.store)))
+        rows = visible(services.store, remembered.get("jobs", lambda: jobs_reads.jobs(services.store)))
         wanted = view.get("q").lower()
         running = [row for row in rows if row["age_seconds"] < RUNS_SECONDS]
         key = ("slowest", *((row["cluster"], row["job"]) for row in running))
-        slowest = remembered.get(key, lambda: reads_jobs.slowest_ranks(services.store, running), SPREAD_SECONDS)
+        slowest = remembered.get(key, lambda: jobs_reads.slowest_ranks(services.store, running), SPREAD_SECONDS)
         shown = [
             _row(row, view, slowest.get((row["cluster"], row["job"]))) for row in rows if wanted in row["job"].lower()
         ]

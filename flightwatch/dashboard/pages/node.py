@@ -23,7 +23,7 @@ from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.pages import node_series
 from flightwatch.dashboard.pages.node_series import node_of
 from flightwatch.dashboard.services import Services
-from flightwatch.pipeline.store import page_reads, reads_node
+from flightwatch.pipeline.store import machine_reads, node_reads
 from flightwatch.pipeline.store.client import Store
 
 PATH = "/nodes/<name>"
@@ -133,8 +133,8 @@ def _register_now(app: Dash, store: Store, remembered: Remembered) -> None:
     def now(data: Any, _: Any) -> tuple[Any, Any, Any]:
         view = View.of(data)
         name = node_of(store, view)
-        found = remembered.get(("devices", name), lambda: reads_node.devices(store, name))
-        facts = remembered.get(("facts", name), lambda: reads_node.facts(store, name, SystemClock().now_ms()), 30.0)
+        found = remembered.get(("devices", name), lambda: node_reads.devices(store, name))
+        facts = remembered.get(("facts", name), lambda: node_reads.facts(store, name, SystemClock().now_ms()), 30.0)
         return _facts(facts), _chips(view, found), _devices(found)
 
 
@@ -204,7 +204,7 @@ def _register_beside(app: Dash, store: Store) -> None:
 
 
 def _readings(store: Store, name: str) -> tuple[list[dict[str, Any]], Any, Any, Any]:
-    rows = page_reads.latest_readings(store, name)
+    rows = machine_reads.latest_readings(store, name)
     ages = [row["age_seconds"] for row in rows if row["age_seconds"] is not None]
     note = quality(min(ages) if ages else None, len(rows), None, t("unit.readings"))
     # Not taken away: the grid fits its columns to its width.

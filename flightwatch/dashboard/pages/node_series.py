@@ -12,7 +12,7 @@ from flightwatch.dashboard.components.remembered import Remembered
 from flightwatch.dashboard.components.scope import check_node
 from flightwatch.dashboard.components.view import View, Window
 from flightwatch.dashboard.i18n import known, t
-from flightwatch.pipeline.store import page_reads, reads_node, reads_steps
+from flightwatch.pipeline.store import machine_reads, node_reads, step_reads
 from flightwatch.pipeline.store.client import Store
 from flightwatch.pipeline.store.columns import Columns
 
@@ -37,26 +37,26 @@ def node_of(store: Store, view: View) -> str:
 
 
 def ranks_of(store: Store, view: View) -> list[dict[str, Any]]:
-    """Return the ranks on the node of a page, as `reads_node.ranks_on`. Raises as `node_of`."""
+    """Return the ranks on the node of a page, as `node_reads.ranks_on`. Raises as `node_of`."""
     name = node_of(store, view)
-    return _READ.get(("ranks", id(store), name), lambda: reads_node.ranks_on(store, name))
+    return _READ.get(("ranks", id(store), name), lambda: node_reads.ranks_on(store, name))
 
 
 def history_of(store: Store, view: View, window: Window) -> list[dict[str, Any]]:
-    """Return what happened to the node of a page, as `reads_node.history`. Raises as `node_of`."""
+    """Return what happened to the node of a page, as `node_reads.history`. Raises as `node_of`."""
     name = node_of(store, view)
     # Panels of one refresh ask within milliseconds of each other: what is newer than all of them is wanted too.
     end_ms = -(-window.end_ms // 2000) * 2000 if window.live else window.end_ms
     start_ms = end_ms - (window.end_ms - window.start_ms)
     key = ("history", id(store), name, start_ms, end_ms)
-    return _READ.get(key, lambda: reads_node.history(store, name, start_ms, end_ms, MOST_EVENTS))
+    return _READ.get(key, lambda: node_reads.history(store, name, start_ms, end_ms, MOST_EVENTS))
 
 
 def device_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], float | None, int]:
     """Return the strips of a node's accelerators, the age of the newest bucket, and how many accelerators told."""
     name, chosen = node_of(store, view), view.number("device")
     bucket = window.bucket_seconds(POINTS)
-    by_device = reads_node.device_series(store, name, window.start_ms, window.end_ms, bucket)
+    by_device = node_reads.device_series(store, name, window.start_ms, window.end_ms, bucket)
     times = {device: view.axis(columns["bucket"]) for device, columns in by_device.items()}
     strong = str(chosen) if chosen in by_device else None
     strips = []
@@ -93,7 +93,7 @@ def step_strips(store: Store, view: View, window: Window) -> list[Strip]:
     chosen = view.number("device")
     strips = []
     channels = ("compute_us", "wait_us")
-    for channel, found in zip(channels, reads_steps.matrices(store, job, attempt, steps, channels, mine), strict=True):
+    for channel, found in zip(channels, step_reads.matrices(store, job, attempt, steps, channels, mine), strict=True):
         times = view.axis(found.starts_ms)
         series: dict[str, Points] = {}
         strong = None
@@ -110,7 +110,7 @@ def step_strips(store: Store, view: View, window: Window) -> list[Strip]:
 def host_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], float | None]:
     """Return the strips of the host, its ports and its warmest sensors, and the age of the newest bucket."""
     name, bucket = node_of(store, view), window.bucket_seconds(POINTS)
-    columns = reads_node.node_series(store, name, window.start_ms, window.end_ms, bucket)
+    columns = node_reads.node_series(store, name, window.start_ms, window.end_ms, bucket)
     times = view.axis(columns["bucket"])
     wanted: Sequence[tuple[str, str, Mapping[str, str], float]] = (
         ("cpu", "%", {"cpu_pct": "CPU"}, 1.0),
@@ -126,7 +126,7 @@ def host_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], 
         if _any(series):
             strips.append(Strip(t(f"strip.{key}"), unit, series, zero=key in ("cpu", "memory", "load")))
     strips += port_strips(store, view, window, bucket)
-    warm = page_reads.warmest_sensors(store, name, max(1, round(window.seconds / 60)), 5) if window.live else {}
+    warm = machine_reads.warmest_sensors(store, name, max(1, round(window.seconds / 60)), 5) if window.live else {}
     if warm:
         moved = {
             label: ([view.local(moment.timestamp() * 1000) for moment in moments], values)
@@ -138,7 +138,7 @@ def host_strips(store: Store, view: View, window: Window) -> tuple[list[Strip], 
 
 def port_strips(store: Store, view: View, window: Window, bucket: int) -> list[Strip]:
     """Return traffic, congestion notices and errors of a node's ports; what stayed 0 has no strip."""
-    by_port = reads_node.port_series(store, node_of(store, view), window.start_ms, window.end_ms, bucket)
+    by_port = node_reads.port_series(store, node_of(store, view), window.start_ms, window.end_ms, bucket)
     strips = []
     for names, key, unit, scale in (
         (("rx_bytes_total", "tx_bytes_total"), "traffic", "Gbit/s", 8e-9),
@@ -180,7 +180,7 @@ def _age(window: Window, newest_ms: int | None, bucket_s: int) -> float | None:
 
 
 def _grown(view: View, columns: Columns, names: Sequence[str], per_s: float, scale: float) -> Points:
-    times, values = reads_node.increments(columns, names, per_s=per_s)
+    times, values = node_reads.increments(columns, names, per_s=per_s)
     return view.axis(times), values * scale
 
 

@@ -33,7 +33,7 @@ from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.control.roles import Role
 from flightwatch.pipeline.profiles.limits import MOST_RANKS, check_size
 from flightwatch.pipeline.profiles.records import REQUEST_ENDED, Profiles, Wanted
-from flightwatch.pipeline.store import fleet_reads, reads_jobs
+from flightwatch.pipeline.store import jobs_reads, list_reads
 from flightwatch.pipeline.store.client import Store
 
 PATH = "/profiler"
@@ -139,7 +139,7 @@ def _register_show(app: Dash, store: Store, remembered: Remembered, parts: Parts
     @safely(4, 2)
     def show(data: Any, _: Any) -> tuple[Any, ...]:
         view = View.of(data)
-        jobs = [row["job"] for row in visible(store, remembered.get("jobs", lambda: reads_jobs.jobs(store)))]
+        jobs = [row["job"] for row in visible(store, remembered.get("jobs", lambda: jobs_reads.jobs(store)))]
         job = view.get("job") or (jobs[0] if jobs else "")
         suggested = (
             remembered.get(("suggested", job), lambda: _suggested(store, view, job), 10.0) if job in jobs else []
@@ -166,12 +166,12 @@ def _register_actions(app: Dash, services: Services, parts: Parts) -> None:
     @action(app, "profiler-go", "profiler-said", Role.OPERATOR, states)
     def start(person: Viewer, data: Any, ranks: str | None, steps: Any, options: Sequence[str]) -> Any:
         view = View.of(data)
-        jobs = [row["job"] for row in visible(store, reads_jobs.jobs(store))]
+        jobs = [row["job"] for row in visible(store, jobs_reads.jobs(store))]
         job = view.get("job") or (jobs[0] if jobs else "")
         if not job:
             raise NotFound(t("jobs.none"))
         check_job(store, job)
-        if not person.may(Role.OPERATOR, fleet_reads.job_tenant(store, job)):
+        if not person.may(Role.OPERATOR, list_reads.job_tenant(store, job)):
             raise NotFound(t("action.denied", role=t("role.operator")))
         return _start(services, parts, person, job, ranks or "", steps, options)
 

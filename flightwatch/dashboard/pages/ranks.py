@@ -21,7 +21,7 @@ from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.pages.job import ratio_ramp
 from flightwatch.dashboard.services import Services
-from flightwatch.pipeline.store import reads_jobs, reads_steps
+from flightwatch.pipeline.store import jobs_reads, step_reads
 
 PATH = "/ranks"
 NAME = "page.ranks"
@@ -35,7 +35,7 @@ FOCUS_ROWS = 40
 
 def layout(view: View, services: Services) -> Any:
     """Return the page."""
-    channels = [(name, t(f"channel.{name}")) for name in reads_steps.CHANNELS]
+    channels = [(name, t(f"channel.{name}")) for name in step_reads.CHANNELS]
     tools = [
         html.Div(id="ranks-job", className="fw-tools"),
         controls.select(view, "channel", channels, t("ranks.channel")),
@@ -61,7 +61,7 @@ def register(app: Dash, services: Services) -> None:
     store, remembered = services.store, Remembered(3.0)
 
     def names() -> list[str]:
-        return [row["job"] for row in visible(store, remembered.get("jobs", lambda: reads_jobs.jobs(store)))]
+        return [row["job"] for row in visible(store, remembered.get("jobs", lambda: jobs_reads.jobs(store)))]
 
     @app.callback(
         Output("ranks-job", "children"),
@@ -85,7 +85,7 @@ def register(app: Dash, services: Services) -> None:
         if shown is None or not shown.steps:
             blank = graphs.lines({}, unit="", empty_text=t("job.no_steps"))
             return chooser, blank, "", None, "", None, empty(t("job.no_steps") if job else t("jobs.none")), []
-        found = channel_view(store, shown, view.choice("channel", reads_steps.CHANNELS, "compute_us"))
+        found = channel_view(store, shown, view.choice("channel", step_reads.CHANNELS, "compute_us"))
         note = quality(
             shown.attempt.age_seconds, len(found.found.ranks), len(found.roles.ranks) or None, t("unit.ranks")
         )
@@ -181,7 +181,7 @@ def _table(shown: JobView, found: ChannelView, rows: list[int]) -> Any:
             if at is None
             else " ".join(
                 f"{axis}{int(found.roles.axes[axis][at])}"
-                for axis in reads_steps.AXES
+                for axis in step_reads.AXES
                 if found.roles.axes[axis][at] >= 0
             )
         )

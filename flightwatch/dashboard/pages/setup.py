@@ -16,7 +16,7 @@ from flightwatch.dashboard.components.text import ago_text, amount_text
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.profiles.records import Profiles
-from flightwatch.pipeline.store import reads_setup
+from flightwatch.pipeline.store import setup_reads
 
 PATH = "/setup"
 NAME = "page.setup"
@@ -54,8 +54,8 @@ def register(app: Dash, services: Services) -> None:
     @safely(1, 0)
     def show(_data: Any, _: Any) -> Any:
         names = [table for _, table, _ in STEPS]
-        newest = remembered.get("tables", lambda: reads_setup.tables_with_rows(services.store, names))
-        places = remembered.get("places", lambda: reads_setup.places_known(services.store))
+        newest = remembered.get("tables", lambda: setup_reads.tables_with_rows(services.store, names))
+        places = remembered.get("places", lambda: setup_reads.places_known(services.store))
         now_ms = SystemClock().now_ms()
         steps = [_step(step, newest[table], command, now_ms) for step, table, command in STEPS]
         return [*steps, _inventory(places), _profiler(services, now_ms)]

@@ -16,7 +16,7 @@ from flightwatch.dashboard.components.view import DEFAULT_RANGE, RANGES, View
 from flightwatch.dashboard.i18n import LANGUAGES, NAMES, language, t
 from flightwatch.dashboard.pages.contract import Page, captured
 from flightwatch.dashboard.services import Services
-from flightwatch.pipeline.store import reads_search
+from flightwatch.pipeline.store import search_reads
 
 ZONES = (
     "UTC",
@@ -148,7 +148,7 @@ def _search_box() -> html.Div:
 def _found(services: Services, text: str) -> list[Any]:
     if len(text.strip()) < 2:
         return []
-    hits = reads_search.find(services.store, text.strip(), SEARCH_LIMIT)
+    hits = search_reads.find(services.store, text.strip(), SEARCH_LIMIT)
     if not hits:
         return [html.Div(t("search.nothing"), className="fw-dim")]
     return [

@@ -25,7 +25,7 @@ from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.pages.sql_examples import EXAMPLES
 from flightwatch.dashboard.services import Services
 from flightwatch.pipeline.control.roles import Role
-from flightwatch.pipeline.store import reads_schema
+from flightwatch.pipeline.store import schema_reads
 from flightwatch.pipeline.store.guard import ADMIN_TABLES, VIEWER_TABLES
 from flightwatch.pipeline.store.people import People
 from flightwatch.pipeline.store.row_scope import TENANT_TABLES, scope_of
@@ -46,7 +46,7 @@ CHARTS = ("none", "line", "bar")
 
 def layout(view: View, services: Services) -> Any:
     """Return the page."""
-    schema = reads_schema.columns(services.store, _tables())
+    schema = schema_reads.columns(services.store, _tables())
     actions = html.Div(
         [
             html.Button(t("sql.run"), id="sql-run", className="fw-button primary", n_clicks=0),

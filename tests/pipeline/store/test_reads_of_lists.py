@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flightwatch.core.clock import SystemClock
-from flightwatch.pipeline.store import page_reads, reads_fleet, reads_jobs, reads_search
+from flightwatch.pipeline.store import fleet_reads, jobs_reads, machine_reads, search_reads
 from flightwatch.pipeline.store.client import Store
 from flightwatch.simulator.fill import fill_store
 
@@ -20,32 +20,32 @@ def filled(store: Store) -> Store:
 
 def test_the_slowest_rank_is_told_by_compute_against_its_role(filled: Store) -> None:
     store = filled
-    jobs = reads_jobs.jobs(store)
-    found = reads_jobs.slowest_ranks(store, jobs)
+    jobs = jobs_reads.jobs(store)
+    found = jobs_reads.slowest_ranks(store, jobs)
     row = next(one for one in jobs if one["job"] == JOB)
     rank, times = found[row["cluster"], JOB]
     assert rank == 5
     assert 1.2 < times < 1.5
     assert row["slowest_us"] / row["step_us"] < 1.05, "the steps of a synchronous job are equally long"
-    assert reads_jobs.slowest_ranks(store, []) == {}
+    assert jobs_reads.slowest_ranks(store, []) == {}
 
 
 def test_names_that_nobody_knows_have_neighbours(filled: Store) -> None:
     store = filled
-    assert reads_search.is_known(store, "node", NODE)
-    assert reads_search.is_known(store, "job", JOB)
-    assert not reads_search.is_known(store, "node", "sim-n0009x")
-    assert reads_search.near(store, "node", "sim-n000", 3)[0].startswith("sim-n000")
-    assert reads_search.near(store, "job", "sim-pretran", 3)[0] == JOB
-    assert reads_search.near(store, "node", "something else altogether", 3) == []
-    assert reads_search.near(store, "node", "sim-n000", 5, ["sim-n0001"]) == ["sim-n0001"]
+    assert search_reads.is_known(store, "node", NODE)
+    assert search_reads.is_known(store, "job", JOB)
+    assert not search_reads.is_known(store, "node", "sim-n0009x")
+    assert search_reads.near(store, "node", "sim-n000", 3)[0].startswith("sim-n000")
+    assert search_reads.near(store, "job", "sim-pretran", 3)[0] == JOB
+    assert search_reads.near(store, "node", "something else altogether", 3) == []
+    assert search_reads.near(store, "node", "sim-n000", 5, ["sim-n0001"]) == ["sim-n0001"]
 
 
 def test_coverage_and_training_share_of_some(filled: Store) -> None:
     store = filled
-    everybody, one = page_reads.coverage(store), page_reads.coverage(store, [NODE])
+    everybody, one = machine_reads.coverage(store), machine_reads.coverage(store, [NODE])
     assert everybody["devices_reporting"] == DEVICES
     assert one["devices_reporting"] == 8
-    assert page_reads.coverage(store, [])["devices_reporting"] == 0
-    assert reads_fleet.training_share(store, [JOB]) == reads_fleet.training_share(store)
-    assert reads_fleet.training_share(store, ["another"]) is None
+    assert machine_reads.coverage(store, [])["devices_reporting"] == 0
+    assert fleet_reads.training_share(store, [JOB]) == fleet_reads.training_share(store)
+    assert fleet_reads.training_share(store, ["another"]) is None

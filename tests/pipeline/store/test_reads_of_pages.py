@@ -10,14 +10,14 @@ import pytest
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.protocols import Row
 from flightwatch.pipeline.store import (
-    reads_counters,
-    reads_fleet,
-    reads_jobs,
-    reads_node,
-    reads_schema,
-    reads_search,
-    reads_setup,
-    reads_steps,
+    counter_reads,
+    fleet_reads,
+    jobs_reads,
+    node_reads,
+    schema_reads,
+    search_reads,
+    setup_reads,
+    step_reads,
 )
 from flightwatch.pipeline.store.client import Store
 from flightwatch.pipeline.store.frames import insert_rows
@@ -52,11 +52,11 @@ def filled(store: Store) -> tuple[Store, int]:
 
 def test_the_roster_has_every_device_with_its_places_and_hosts_without_any(filled: tuple[Store, int]) -> None:
     store, now_ms = filled
-    found = reads_fleet.roster(store, now_ms)
+    found = fleet_reads.roster(store, now_ms)
     assert len(found.keys) == len(set(found.keys.tolist())) == DEVICES + 1
     assert found.nodes == sorted(found.nodes)
     host = found.nodes.index("login-1")
-    assert found.devices[host] == reads_fleet.HOST
+    assert found.devices[host] == fleet_reads.HOST
     assert found.places["rack"][host] == ""
     device = found.nodes.index(NODE)
     assert found.places["rack"][device] == "sim-r000"
@@ -66,22 +66,22 @@ def test_the_roster_has_every_device_with_its_places_and_hosts_without_any(fille
     assert {"nvidia SIM-H100 busy", "nvidia SIM-H100 idle"} <= set(found.cohort)
 
 
-@pytest.mark.parametrize("metric", [*reads_fleet.DEVICE_METRICS])
+@pytest.mark.parametrize("metric", [*fleet_reads.DEVICE_METRICS])
 def test_newest_values_have_a_key_of_the_roster_and_unknown_is_not_a_number(
     filled: tuple[Store, int], metric: str
 ) -> None:
     store, now_ms = filled
-    found = reads_fleet.newest_values(store, metric)
-    assert set(found.keys.tolist()) <= set(reads_fleet.roster(store, now_ms).keys.tolist())
+    found = fleet_reads.newest_values(store, metric)
+    assert set(found.keys.tolist()) <= set(fleet_reads.roster(store, now_ms).keys.tolist())
     assert len(found.keys) == DEVICES
     simulated = metric in ("temp_c", "power_w", "util_pct", "sm_clock_mhz", "voltage_mv", "fan_pct")
     assert np.isnan(found.values).all() != simulated
     assert (found.ages_s >= 0).all()
 
 
-@pytest.mark.parametrize("metric", [*reads_counters.COUNTER_METRICS])
+@pytest.mark.parametrize("metric", [*counter_reads.COUNTER_METRICS])
 def test_growth_of_counters(filled: tuple[Store, int], metric: str) -> None:
-    found = reads_counters.counter_growth(filled[0], metric)
+    found = counter_reads.counter_growth(filled[0], metric)
     assert len(found.keys) == DEVICES
     known = found.values[~np.isnan(found.values)]
     assert (known >= 0).all()
@@ -90,160 +90,160 @@ def test_growth_of_counters(filled: tuple[Store, int], metric: str) -> None:
 
 def test_the_slow_device_is_slow_against_its_role(filled: tuple[Store, int]) -> None:
     store, now_ms = filled
-    found = reads_fleet.step_slowness(store)
-    fleet = reads_fleet.roster(store, now_ms)
+    found = fleet_reads.step_slowness(store)
+    fleet = fleet_reads.roster(store, now_ms)
     worst = int(np.flatnonzero(fleet.keys == found.keys[np.argmax(found.values)])[0])
     assert (fleet.nodes[worst], int(fleet.devices[worst])) == (NODE, 5)
     assert 1.2 < float(found.values.max()) < 1.5
 
 
 def test_findings_are_what_their_newest_row_says(filled: tuple[Store, int]) -> None:
-    found = reads_fleet.open_findings(filled[0])
+    found = fleet_reads.open_findings(filled[0])
     assert [(row["id"], row["severity"], row["state"]) for row in found] == [("a", "P1", "changed")]
-    changes = reads_fleet.recent_changes(filled[0], 3600)
+    changes = fleet_reads.recent_changes(filled[0], 3600)
     assert {row["source"] for row in changes} >= {"finding.raised", "finding.changed", "finding.cleared", "run"}
     assert [row["ts"] for row in changes] == sorted((row["ts"] for row in changes), reverse=True)
 
 
 def test_figures_of_the_fleet(filled: tuple[Store, int]) -> None:
     store, _ = filled
-    assert JOB in [row["job"] for row in reads_fleet.running_jobs(store)]
-    assert reads_fleet.lost_gpu_hours(store, "2026-01-01", None) is None
-    assert reads_fleet.lost_gpu_hours(store, "2026-01-01", ["somebody"]) is None
-    share = reads_fleet.training_share(store)
+    assert JOB in [row["job"] for row in fleet_reads.running_jobs(store)]
+    assert fleet_reads.lost_gpu_hours(store, "2026-01-01", None) is None
+    assert fleet_reads.lost_gpu_hours(store, "2026-01-01", ["somebody"]) is None
+    share = fleet_reads.training_share(store)
     assert share is None or 0 < share <= 1
-    assert reads_fleet.nodes_of(store, ["nobody"]) == set()
+    assert fleet_reads.nodes_of(store, ["nobody"]) == set()
 
 
 def test_steps_of_a_stretch_of_time(filled: tuple[Store, int]) -> None:
     store, now_ms = filled
-    attempt = reads_steps.attempts(store, JOB)[0]
-    every = reads_steps.chosen_steps(store, JOB, attempt, 0, now_ms + 1000, 10_000)
+    attempt = step_reads.attempts(store, JOB)[0]
+    every = step_reads.chosen_steps(store, JOB, attempt, 0, now_ms + 1000, 10_000)
     assert every == list(range(every[0], attempt.newest_step + 1))
-    last_minutes = reads_steps.chosen_steps(store, JOB, attempt, now_ms - 300_000, now_ms + 1000, 10_000)
+    last_minutes = step_reads.chosen_steps(store, JOB, attempt, now_ms - 300_000, now_ms + 1000, 10_000)
     times = dict(zip(*_times(store, attempt, every), strict=True))
     wanted = [step for step in every if times[step] >= now_ms - 300_000]
     assert abs(len(last_minutes) - len(wanted)) <= 1
-    assert len(reads_steps.chosen_steps(store, JOB, attempt, 0, now_ms, 20)) <= 21
-    assert reads_steps.chosen_steps(store, JOB, attempt, now_ms + 10_000, now_ms + 20_000, 20) == []
-    assert reads_steps.attempts(store, "no such job") == []
+    assert len(step_reads.chosen_steps(store, JOB, attempt, 0, now_ms, 20)) <= 21
+    assert step_reads.chosen_steps(store, JOB, attempt, now_ms + 10_000, now_ms + 20_000, 20) == []
+    assert step_reads.attempts(store, "no such job") == []
 
 
-def _times(store: Store, attempt: reads_steps.Attempt, steps: list[int]) -> tuple[list[int], list[int]]:
-    found = reads_steps.matrix(store, JOB, attempt, steps, "step_us", [0])
+def _times(store: Store, attempt: step_reads.Attempt, steps: list[int]) -> tuple[list[int], list[int]]:
+    found = step_reads.matrix(store, JOB, attempt, steps, "step_us", [0])
     return found.steps.tolist(), found.starts_ms.tolist()
 
 
 def test_a_matrix_has_ranks_by_steps_and_nothing_invented(filled: tuple[Store, int]) -> None:
     store, now_ms = filled
-    attempt = reads_steps.attempts(store, JOB)[0]
-    steps = reads_steps.chosen_steps(store, JOB, attempt, 0, now_ms + 1000, 30)
-    found = reads_steps.matrix(store, JOB, attempt, steps, "compute_us")
+    attempt = step_reads.attempts(store, JOB)[0]
+    steps = step_reads.chosen_steps(store, JOB, attempt, 0, now_ms + 1000, 30)
+    found = step_reads.matrix(store, JOB, attempt, steps, "compute_us")
     assert found.values_RS.shape == (attempt.ranks, len(found.steps))
     assert set(found.steps.tolist()) <= set(steps)
-    one = reads_steps.matrix(store, JOB, attempt, steps, "compute_us", [5])
+    one = step_reads.matrix(store, JOB, attempt, steps, "compute_us", [5])
     assert one.ranks.tolist() == [5]
     assert np.allclose(one.values_RS[0], found.values_RS[5], equal_nan=True)
-    assert np.isnan(reads_steps.matrix(store, JOB, attempt, steps, "launch_gap_us").values_RS).sum() >= 0
+    assert np.isnan(step_reads.matrix(store, JOB, attempt, steps, "launch_gap_us").values_RS).sum() >= 0
     with pytest.raises(KeyError):
-        reads_steps.matrix(store, JOB, attempt, steps, "1; DROP TABLE x")
-    empty = reads_steps.matrix(store, JOB, attempt, [10**9], "compute_us")
+        step_reads.matrix(store, JOB, attempt, steps, "1; DROP TABLE x")
+    empty = step_reads.matrix(store, JOB, attempt, [10**9], "compute_us")
     assert empty.values_RS.shape == (0, 0)
 
 
 def test_roles_come_from_placements(filled: tuple[Store, int]) -> None:
-    attempt = reads_steps.attempts(filled[0], JOB)[0]
-    roles = reads_steps.roles(filled[0], JOB, attempt)
+    attempt = step_reads.attempts(filled[0], JOB)[0]
+    roles = step_reads.roles(filled[0], JOB, attempt)
     assert (roles.nodes[5], roles.devices[5]) == (NODE, 5)
     assert len(set(roles.cohort(roles.ranks).tolist())) == len(set(roles.axes["pp"].tolist()))
 
 
 def test_jobs_with_their_figures(filled: tuple[Store, int]) -> None:
     store, now_ms = filled
-    found = {row["job"]: row for row in reads_jobs.jobs(store)}
+    found = {row["job"]: row for row in jobs_reads.jobs(store)}
     row = found[JOB]
     assert row["reporting"] == row["expected"] == row["ranks"]
     assert row["findings"] == 1
     assert row["tokens_per_s"] is None
     assert row["step_us"] > 1e6
-    attempt = reads_steps.attempts(store, JOB)[0]
-    steps = reads_steps.chosen_steps(store, JOB, attempt, 0, now_ms + 1000, 10)
-    summary = reads_jobs.step_summary(store, JOB, attempt, steps)
+    attempt = step_reads.attempts(store, JOB)[0]
+    steps = step_reads.chosen_steps(store, JOB, attempt, 0, now_ms + 1000, 10)
+    summary = jobs_reads.step_summary(store, JOB, attempt, steps)
     assert summary[-1]["slowest_rank"] == 5
     assert all(row["longest_us"] >= row["step_us"] for row in summary)
-    assert reads_jobs.phases(store, JOB)[0]["phase"] in ("train", "init")
-    assert [row["id"] for row in reads_jobs.findings_of(store, JOB, now_ms - 3_600_000)] == ["a", "b"]
-    assert reads_jobs.findings_of(store, "x", 0) == []
-    assert reads_jobs.goodput(store, "x") is None
-    assert reads_jobs.scalars(store, JOB, attempt, 0, 10, 5) == []
+    assert jobs_reads.phases(store, JOB)[0]["phase"] in ("train", "init")
+    assert [row["id"] for row in jobs_reads.findings_of(store, JOB, now_ms - 3_600_000)] == ["a", "b"]
+    assert jobs_reads.findings_of(store, "x", 0) == []
+    assert jobs_reads.goodput(store, "x") is None
+    assert jobs_reads.scalars(store, JOB, attempt, 0, 10, 5) == []
 
 
 @pytest.mark.parametrize("hours", [0.3, 5.0])
 def test_series_of_a_node_raw_and_from_minutes(filled: tuple[Store, int], hours: float) -> None:
     store, now_ms = filled
-    by_device = reads_node.device_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 30)
+    by_device = node_reads.device_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 30)
     assert set(by_device) == set(range(8))
     for columns in by_device.values():
         assert len(columns["bucket"]) == len(columns["temp_c"]) > 1
         assert (np.diff(columns["bucket"]) > 0).all()
         assert (columns["temp_c"] > 20).all()
         assert np.isnan(columns["hotspot_c"]).all()
-    host = reads_node.node_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 30)
+    host = node_reads.node_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 30)
     assert ((host["cpu_pct"] > 0) & (host["cpu_pct"] <= 100)).all()
     assert np.isnan(host["mem_used_bytes"]).all()
     assert len(host["bucket"]) > 1
-    ports = reads_node.port_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 60)
+    ports = node_reads.port_series(store, NODE, now_ms - round(hours * 3_600_000), now_ms, 60)
     assert len(ports) == 1
     assert all(len(columns["bucket"]) for columns in ports.values())
-    assert reads_node.device_series(store, "nobody", 0, now_ms, 30) == {}
+    assert node_reads.device_series(store, "nobody", 0, now_ms, 30) == {}
 
 
 def test_what_a_node_is_and_has(filled: tuple[Store, int]) -> None:
     store, now_ms = filled
-    assert [row["device"] for row in reads_node.devices(store, NODE)] == list(range(8))
-    facts = reads_node.facts(store, NODE, now_ms)
+    assert [row["device"] for row in node_reads.devices(store, NODE)] == list(range(8))
+    facts = node_reads.facts(store, NODE, now_ms)
     assert (facts["rack"], facts["cooling_zone"]) == ("sim-r000", "sim-z00")
-    assert reads_node.facts(store, "nobody", now_ms)["parts"] == 0
-    ranks = reads_node.ranks_on(store, NODE)
+    assert node_reads.facts(store, "nobody", now_ms)["parts"] == 0
+    ranks = node_reads.ranks_on(store, NODE)
     assert [row["rank"] for row in ranks] == list(range(8))
-    history = reads_node.history(store, NODE, now_ms - 3_600_000, now_ms)
+    history = node_reads.history(store, NODE, now_ms - 3_600_000, now_ms)
     assert "finding.raised" in {row["source"] for row in history}
-    assert reads_node.history(store, "nobody", 0, now_ms) == []
+    assert node_reads.history(store, "nobody", 0, now_ms) == []
 
 
 def test_growth_between_buckets() -> None:
     nothing = np.nan
     columns = {"bucket": np.arange(5) * 60_000, "a": np.array([10, 12, nothing, 16, 3])}
-    times, values = reads_node.increments(columns, ("a",), per_s=60.0)
+    times, values = node_reads.increments(columns, ("a",), per_s=60.0)
     assert times.tolist() == [0, 60_000, 120_000, 180_000, 240_000]
     # Nothing before the first; a hole is bridged; a lower reading was counted from zero.
     assert np.allclose(values, [nothing, 2.0, nothing, 2.0, 3.0], equal_nan=True)
     two = columns | {"b": np.array([nothing, 5, 6, nothing, 9])}
     # Growth of a counter that was not read in between counts where it was read again.
-    summed = reads_node.increments(two, ("a", "b"), per_s=60.0)[1]
+    summed = node_reads.increments(two, ("a", "b"), per_s=60.0)[1]
     assert np.allclose(summed, [nothing, 2.0, 1.0, 4.0, 3.0 + 3.0], equal_nan=True)
-    assert np.isnan(reads_node.increments({"bucket": np.zeros(0), "a": np.zeros(0)}, ("a",), per_s=1.0)[1]).all()
+    assert np.isnan(node_reads.increments({"bucket": np.zeros(0), "a": np.zeros(0)}, ("a",), per_s=1.0)[1]).all()
 
 
 def test_what_was_seen_saves_probes(filled: tuple[Store, int], monkeypatch: pytest.MonkeyPatch) -> None:
     store, now_ms = filled
-    attempt = reads_steps.attempts(store, JOB)[0]
+    attempt = step_reads.attempts(store, JOB)[0]
     seen: dict[int, int] = {}
-    first = reads_steps.chosen_steps(store, JOB, attempt, now_ms - 300_000, now_ms + 1000, 40, seen)
+    first = step_reads.chosen_steps(store, JOB, attempt, now_ms - 300_000, now_ms + 1000, 40, seen)
     assert seen
-    monkeypatch.setattr(reads_steps, "_probe", lambda *_: pytest.fail("asked again"))
-    assert reads_steps.chosen_steps(store, JOB, attempt, now_ms - 300_000, now_ms + 1000, 40, seen) == first
+    monkeypatch.setattr(step_reads, "_probe", lambda *_: pytest.fail("asked again"))
+    assert step_reads.chosen_steps(store, JOB, attempt, now_ms - 300_000, now_ms + 1000, 40, seen) == first
 
 
 def test_search_schema_and_setup(filled: tuple[Store, int]) -> None:
     store, _ = filled
-    assert [hit.path for hit in reads_search.find(store, "n0000", 5)] == [f"/nodes/{NODE}"]
-    assert reads_search.find(store, "PRETRAIN", 5)[0].kind == "job"
-    assert reads_search.find(store, "%", 5) == []
-    schema = reads_schema.columns(store, ["events", "v_step_times", "no_such_table"])
+    assert [hit.path for hit in search_reads.find(store, "n0000", 5)] == [f"/nodes/{NODE}"]
+    assert search_reads.find(store, "PRETRAIN", 5)[0].kind == "job"
+    assert search_reads.find(store, "%", 5) == []
+    schema = schema_reads.columns(store, ["events", "v_step_times", "no_such_table"])
     assert list(schema) == ["events", "v_step_times"]
     assert schema["events"][:3] == ["ts", "received_at", "cluster"]
-    newest = reads_setup.tables_with_rows(store, ["device_samples", "collectives"])
+    newest = setup_reads.tables_with_rows(store, ["device_samples", "collectives"])
     assert newest["device_samples"] is not None
     assert newest["collectives"] is None
-    assert reads_setup.places_known(store)["racked"] > 0
+    assert setup_reads.places_known(store)["racked"] > 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from flightwatch.pipeline.store.client import Store
 from flightwatch.pipeline.store.columns import FloatColumn, floats
-from flightwatch.pipeline.store.reads_fleet import KEY, DeviceValues, KeyArray
+from flightwatch.pipeline.store.fleet_reads import KEY, DeviceValues, KeyArray
 
 #: Counters whose growth in the last hour the map can show: rollup columns summed.
 COUNTER_METRICS: Mapping[str, tuple[str, ...]] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.reads_steps import Attempt
+from flightwatch.pipeline.store.step_reads import Attempt
 
 #: A rank that stepped this much earlier than the job's newest rank is silent.
 SILENT_SECONDS = 120
