@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.core.clock import Clock
 from flightwatch.core.settings import Loaded
-from flightwatch.incidents.alert_settings import AlertSettings
-from flightwatch.incidents.channels import Channel, ChannelSettings, build_channels
+from flightwatch.incidents.alert_settings import AlertSettings, ChannelSettings, RouteSettings
+from flightwatch.incidents.channels import Channel, build_channels
 from flightwatch.incidents.chart import EvidencePicture
 from flightwatch.incidents.delivery import Alerting
 from flightwatch.incidents.facts import FactReader
@@ -16,7 +16,7 @@ from flightwatch.incidents.heartbeat import Heartbeat
 from flightwatch.incidents.messages import Messages
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.incidents.outgoing_settings import OutgoingSettings
-from flightwatch.incidents.routes import Routes, RouteSettings
+from flightwatch.incidents.routes import Routes
 from flightwatch.pipeline.control.actions import ActionRecords
 from flightwatch.pipeline.control.alerts import AlertRecords
 from flightwatch.pipeline.control.database import Control

@@ -12,8 +12,7 @@ from flightwatch.core.errors import ConfigError
 from flightwatch.core.settings import Loaded, load, template
 from flightwatch.core.vocabulary import ExitCode
 from flightwatch.incidents.action_settings import ActionSettings
-from flightwatch.incidents.channels import ChannelSettings
-from flightwatch.incidents.routes import RouteSettings
+from flightwatch.incidents.alert_settings import ChannelSettings, RouteSettings
 
 HELP = "Check the configuration, or write a commented file with every key at its default."
 EPILOG = "example:\n  flightwatch config init > flightwatch.toml\n  flightwatch config check --config flightwatch.toml"

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flightwatch.core.clock import Clock
-from flightwatch.incidents.channels import Channel, ChannelSettings, build_channel
+from flightwatch.incidents.alert_settings import ChannelSettings
+from flightwatch.incidents.channels import Channel, build_channel
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.incidents.outgoing_settings import OutgoingSettings
 from flightwatch.incidents.webhook_receiver import WebhookReceiver

@@ -41,8 +41,8 @@ SERVER_SECTIONS: dict[str, str] = {
     "actions": "flightwatch.incidents.action_settings:ActionSettings",
     "outgoing": "flightwatch.incidents.outgoing_settings:OutgoingSettings",
     "alerts": "flightwatch.incidents.alert_settings:AlertSettings",
-    "routes": "flightwatch.incidents.routes:RouteSettings",
-    "channels": "flightwatch.incidents.channels:ChannelSettings",
+    "routes": "flightwatch.incidents.alert_settings:RouteSettings",
+    "channels": "flightwatch.incidents.alert_settings:ChannelSettings",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flightwatch.core.settings import setting
+from flightwatch.core.settings import named_sections, setting
 
 
 @dataclass(frozen=True)
@@ -37,3 +37,52 @@ class AlertSettings:
         "", "address of an outside dead-man's switch that is called while messages can be sent", secret=True
     )
     heartbeat_seconds: float = setting(60.0, "time between its calls", minimum=5)
+
+
+@named_sections
+@dataclass(frozen=True)
+class ChannelSettings:
+    """Section `[channels.NAME]`: one place where people read messages."""
+
+    service: str = setting(
+        "",
+        "slack, feishu, dingtalk, wecom, teams, discord, telegram, pagerduty, opsgenie, alertmanager, email or webhook",
+    )
+    enabled: bool = setting(True, "send to this channel")
+    url: str = setting("", "address of the service where it holds no secret; empty: the service's own")
+    secret_url: str = setting("", "webhook address with a credential in it (most chat services)", secret=True)
+    token: str = setting("", "bot token, routing key, API key, or secret of a Feishu app", secret=True)
+    signing_secret: str = setting("", "key with which messages are signed", secret=True)
+    user: str = setting("", "account of a mail server, or id of a Feishu app")
+    password: str = setting("", "password of that account", secret=True)
+    sender: str = setting("", "sender's mail address")
+    to: tuple[str, ...] = setting((), "channel, chat or mail addresses, where the service needs one")
+    mention: str = setting("", "put in front of P1 and P2 messages, in the service's own words, e.g. <!here>")
+    language: str = setting("en", "en or zh")
+    disclosure: str = setting(
+        "standard", "minimal: no job, node or cause; standard: no loss values, stacks or module names; full: everything"
+    )
+    time_zone: str = setting("UTC", "zone of local times, e.g. Asia/Shanghai; UTC is always told too")
+    per_minute: float = setting(0.0, "most messages a minute; 0: as the service allows", minimum=0.0)
+    pictures: bool = setting(True, "send a picture of the evidence where the service takes one")
+    buttons: bool = setting(
+        False,
+        "bots of slack, telegram, discord, feishu: acknowledge, approve, reject; the app's secret stands in [access]",
+    )
+    ca_file: str = setting("", "PEM file of certificate authorities to trust for this channel")
+
+
+@named_sections
+@dataclass(frozen=True)
+class RouteSettings:
+    """Section `[routes.NAME]`: a rule; the first one that fits decides, in the order of the file."""
+
+    match: dict[str, str] | None = setting(  # noqa: RUF009 (a field, not a call at run time)
+        None, "field to value, all must fit; * stands for any characters, | between values means or"
+    )
+    severities: tuple[str, ...] = setting((), "P1, P2, P3, P4; empty: all")
+    between: str = setting("", "HH:MM-HH:MM, over midnight too; empty: always")
+    days: tuple[str, ...] = setting((), "mon, tue, ... sun; empty: every day")
+    time_zone: str = setting("UTC", "zone of the times, e.g. Asia/Shanghai")
+    channels: tuple[str, ...] = setting((), "channels that hear of it; empty: the console only")
+    go_on: bool = setting(False, "look at the routes below too, and tell their channels as well")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from zoneinfo import ZoneInfo
 
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.incident import Incident
-from flightwatch.core.settings import named_sections, setting
 from flightwatch.core.vocabulary import Severity
+from flightwatch.incidents.alert_settings import RouteSettings
 from flightwatch.incidents.channels import Channel, zone
 
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -21,22 +20,6 @@ _BETWEEN = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 MATCHED = ("cluster", "kind", "class", "scope", "node", "job", "run", "tenant", "state", "blames_hardware")
 #: Severities of a message about the platform itself ("a channel is dead") count as P3.
 PLATFORM_SEVERITY = Severity.P3
-
-
-@named_sections
-@dataclass(frozen=True)
-class RouteSettings:
-    """Section `[routes.NAME]`: a rule; the first one that fits decides, in the order of the file."""
-
-    match: dict[str, str] | None = setting(  # noqa: RUF009 (a field, not a call at run time)
-        None, "field to value, all must fit; * stands for any characters, | between values means or"
-    )
-    severities: tuple[str, ...] = setting((), "P1, P2, P3, P4; empty: all")
-    between: str = setting("", "HH:MM-HH:MM, over midnight too; empty: always")
-    days: tuple[str, ...] = setting((), "mon, tue, ... sun; empty: every day")
-    time_zone: str = setting("UTC", "zone of the times, e.g. Asia/Shanghai")
-    channels: tuple[str, ...] = setting((), "channels that hear of it; empty: the console only")
-    go_on: bool = setting(False, "look at the routes below too, and tell their channels as well")
 
 
 class Routes:

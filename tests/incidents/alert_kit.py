@@ -7,7 +7,8 @@ from typing import Any
 
 from flightwatch.core.incident import AlertReason, Incident, IncidentState, Progress
 from flightwatch.core.vocabulary import Severity
-from flightwatch.incidents.channels import Channel, ChannelSettings, build_channel
+from flightwatch.incidents.alert_settings import ChannelSettings
+from flightwatch.incidents.channels import Channel, build_channel
 from flightwatch.incidents.contract import Alert
 from flightwatch.incidents.outgoing import Outgoing
 from flightwatch.incidents.outgoing_settings import OutgoingSettings

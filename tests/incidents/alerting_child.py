@@ -6,8 +6,8 @@ import sys
 import time
 
 from flightwatch.core.clock import SystemClock
-from flightwatch.incidents.alert_settings import AlertSettings
-from flightwatch.incidents.channels import ChannelSettings, build_channel
+from flightwatch.incidents.alert_settings import AlertSettings, ChannelSettings
+from flightwatch.incidents.channels import build_channel
 from flightwatch.incidents.delivery import Alerting
 from flightwatch.incidents.facts import FactReader
 from flightwatch.incidents.messages import Messages

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from flightwatch.incidents.alert_settings import AlertSettings
-from flightwatch.incidents.channels import Channel, ChannelSettings
+from flightwatch.incidents.alert_settings import AlertSettings, ChannelSettings, RouteSettings
+from flightwatch.incidents.channels import Channel
 from flightwatch.incidents.contract import Alert, Delivery, Disclosure
 from flightwatch.incidents.facts import FactReader
 from flightwatch.incidents.messages import Messages
 from flightwatch.incidents.planning import Planner
-from flightwatch.incidents.routes import Routes, RouteSettings
+from flightwatch.incidents.routes import Routes
 from flightwatch.incidents.sender import ChannelSender
 from flightwatch.pipeline.control.actions import ActionRecords
 from flightwatch.pipeline.control.alerts import AlertRecords

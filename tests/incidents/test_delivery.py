@@ -12,9 +12,9 @@ from flightwatch.core.errors import StaleGeneration
 from flightwatch.core.incident import IncidentState
 from flightwatch.core.vocabulary import FindingKind as Kind
 from flightwatch.core.vocabulary import Severity
+from flightwatch.incidents.alert_settings import RouteSettings
 from flightwatch.incidents.buttons import parse_button
 from flightwatch.incidents.contract import Delivery
-from flightwatch.incidents.routes import RouteSettings
 from flightwatch.pipeline.control.schema import OUTBOX
 from tests.incidents.delivery_kit import Desk, Inbox
 from tests.incidents.engine_kit import cleared

@@ -10,7 +10,8 @@ import pytest
 
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.incident import AlertReason
-from flightwatch.incidents.channels import ChannelSettings, build_channel
+from flightwatch.incidents.alert_settings import ChannelSettings
+from flightwatch.incidents.channels import build_channel
 from flightwatch.incidents.contract import Notifier
 from flightwatch.incidents.outgoing import Outgoing
 from tests.incidents.alert_kit import PNG, alert, outgoing

@@ -23,8 +23,9 @@ import pytest
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.incident import AlertReason
 from flightwatch.core.vocabulary import Severity
+from flightwatch.incidents.alert_settings import ChannelSettings
 from flightwatch.incidents.buttons import button_value, parse_button
-from flightwatch.incidents.channels import ChannelSettings, build_channel
+from flightwatch.incidents.channels import build_channel
 from flightwatch.incidents.contract import Notifier
 from flightwatch.incidents.notifiers import dingtalk, feishu
 from flightwatch.incidents.notifiers.registry import NOTIFIERS

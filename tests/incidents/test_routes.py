@@ -9,8 +9,9 @@ import pytest
 
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.vocabulary import Severity
+from flightwatch.incidents.alert_settings import RouteSettings
 from flightwatch.incidents.channels import Channel
-from flightwatch.incidents.routes import Routes, RouteSettings
+from flightwatch.incidents.routes import Routes
 from tests.incidents.alert_kit import channel, incident
 
 NOON_MS = int(datetime(2026, 11, 30, 12, 0, tzinfo=UTC).timestamp() * 1000)  # a Monday

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from flightwatch.core.errors import ConfigError, FlightwatchError, Refused
 from flightwatch.core.vocabulary import Severity
-from flightwatch.incidents.channels import ChannelSettings
+from flightwatch.incidents.alert_settings import ChannelSettings
 from flightwatch.incidents.contract import Alert, AlertReason, Delivery
 from flightwatch.incidents.outgoing import Answer, Outgoing, OutgoingError, checked_url, tls_context
 

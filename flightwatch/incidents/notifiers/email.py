@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from flightwatch.core.errors import ConfigError, Refused
 from flightwatch.incidents.addresses import is_guarded
-from flightwatch.incidents.channels import ChannelSettings
+from flightwatch.incidents.alert_settings import ChannelSettings
 from flightwatch.incidents.contract import Alert, AlertReason, Delivery
 from flightwatch.incidents.notifiers.base import cut, is_urgent, link_label
 from flightwatch.incidents.outgoing import Outgoing, OutgoingError, tls_context

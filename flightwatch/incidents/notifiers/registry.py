@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flightwatch.core.errors import ConfigError
-from flightwatch.incidents.channels import ChannelSettings
+from flightwatch.incidents.alert_settings import ChannelSettings
 from flightwatch.incidents.contract import Notifier
 from flightwatch.incidents.notifiers.alertmanager import Alertmanager
 from flightwatch.incidents.notifiers.dingtalk import DingTalk
