@@ -11,7 +11,7 @@ job and names no node; port counters do).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from flightwatch.detectors.link_places import (
     second_adapter,
     simplest,
 )
+from flightwatch.detectors.link_ports import Place, named_by_ports, place_of_ports
 from flightwatch.detectors.ports import PortDetector
 from flightwatch.detectors.rank_matrix import RunSteps
 from flightwatch.detectors.slow_channels import Channel
@@ -40,9 +41,6 @@ MOST_SUSPECTS = 4
 WIDESPREAD, WELL_EXPLAINED = 0.25, 0.5
 #: Growth of everybody's transfers, as share of the step, that is told.
 EVERYWHERE_SHARE = 0.01
-#: A port may complain this much earlier than transfers slow down, and its complaint begin as much later than they
-#: are told, because counters are read more seldom than steps end.
-PORT_SLACK_MS, PORT_LATE_MS = 300_000, 60_000
 #: Blocks between the first alarm and the verdict: the other members of a slow group need time to show.
 PATIENCE = 1
 #: An onset this close to another one belongs to it.
@@ -60,7 +58,7 @@ def link_findings(
     found = _without_victims(_from_steps(detector, version, run, channels["transfer"], limits), run, channels)
     if any(one.scope == FindingScope.JOB for one in found):
         ports = PortDetector().score(frames)
-        found = [_named_by_ports(one, ports, run) for one in found]
+        found = [named_by_ports(one, ports, run) for one in found]
     return found
 
 
@@ -75,50 +73,6 @@ def _without_victims(found: list[Finding], run: RunSteps, channels: Mapping[str,
     steps = [int(run.steps_S[min(begin * BLOCK, len(run.steps_S) - 1)]) for begin in begun]
     near = (SAME_CAUSE_BLOCKS + 1) * BLOCK
     return [one for one in found if not any(abs(int(one.first_step or 0) - step) <= near for step in steps)]
-
-
-def _named_by_ports(finding: Finding, ports: list[Finding], run: RunSteps) -> Finding:
-    """Name the one node, link or leaf switch of the job whose ports complained at the time, if there is exactly one."""
-    if finding.scope != FindingScope.JOB or finding.detected_at is None or finding.first_seen_at is None:
-        return finding
-    mine = {node for node in run.layout.node_R if node is not None}
-    near = [
-        port
-        for port in ports
-        if port.state == FindingState.RAISED
-        and port.node in mine
-        and port.first_seen_at is not None
-        and finding.first_seen_at - PORT_SLACK_MS <= port.first_seen_at <= finding.detected_at + PORT_LATE_MS
-    ]
-    nodes = sorted({str(port.node) for port in near})
-    place = _place_of_ports(run, nodes)
-    if place is None:
-        return finding
-    evidence = dict(finding.evidence) | {"port": near[0].summary, "ports": len(near)}
-    what = {FindingScope.NODE: "The network adapter or link of", FindingScope.LINK: "The link between"}
-    text = f"{what.get(place.scope, 'Leaf switch')} {' and '.join(place.targets)} is slow: transfers grew as "
-    return replace(
-        finding, scope=place.scope, node=place.node, targets=place.targets, blames_hardware=True,
-        confidence=place.confidence, severity=Severity.P3, evidence=evidence, summary=text + "its ports complained.",
-        detected_at=max(finding.detected_at, min(port.detected_at or 0 for port in near)),
-    )  # fmt: skip
-
-
-def _place_of_ports(run: RunSteps, nodes: list[str]) -> _Place | None:
-    """Return what a set of complaining nodes has in common: itself, its leaf switch, or nothing."""
-    if len(nodes) == 1:
-        return _Place(FindingScope.NODE, nodes[0], (nodes[0],), True, 0.8)
-    leaf_R = run.layout.domain.get("leaf_switch", ())
-    of_node = {node: leaf for node, leaf in zip(run.layout.node_R, leaf_R, strict=False) if node is not None}
-    leaves = {of_node.get(node) for node in nodes}
-    if len(leaves) == 1 and None not in leaves:
-        leaf = str(leaves.pop())
-        below = [node for node, name in of_node.items() if name == leaf]
-        if len(nodes) >= 0.6 * len(below):
-            return _Place(FindingScope.LEAF_SWITCH, None, (leaf,), True, 0.8)
-    if len(nodes) == 2:
-        return _Place(FindingScope.LINK, nodes[0], tuple(nodes), True, 0.7)
-    return None
 
 
 def _from_steps(detector: str, version: str, run: RunSteps, channel: Channel, limits: TargetLimits) -> list[Finding]:
@@ -176,7 +130,7 @@ def _second_adapters(
         members = set(mine)
         own = [one for one in channel.episodes if one.rank in members and one.begin >= episode.begin]
         began = min(own, key=lambda one: one.begin, default=episode)
-        place = _Place(FindingScope.NODE, found.name, found.nodes, True, round(0.4 + found.explains / 2, 2))
+        place = Place(FindingScope.NODE, found.name, found.nodes, True, round(0.4 + found.explains / 2, 2))
         finding = _say(detector, version, run, began, block, limits, place, growth, np.array(mine), [found])
         yield finding
         over = _all_over(own) if own else None
@@ -280,7 +234,7 @@ def _verdict(
 
 
 def _say(
-    detector: str, version: str, run: RunSteps, episode: Episode, at: int, limits: TargetLimits, place: _Place,
+    detector: str, version: str, run: RunSteps, episode: Episode, at: int, limits: TargetLimits, place: Place,
     growth: FloatArray, affected: np.ndarray, ranked: list[Hypothesis],
 ) -> Finding:  # fmt: skip
     gain = float(np.clip(growth.max(initial=0.0), 0, 1))
@@ -318,40 +272,30 @@ def _say(
     )
 
 
-@dataclass(frozen=True)
-class _Place:
-    scope: FindingScope
-    node: str | None
-    targets: tuple[str, ...]
-    blames: bool
-    confidence: float
-    doubtful: bool = False
-
-
-def _place(run: RunSteps, best: Hypothesis | None, equal: list[Hypothesis]) -> _Place:
+def _place(run: RunSteps, best: Hypothesis | None, equal: list[Hypothesis]) -> Place:
     nodes = sorted({node for node in run.layout.node_R if node is not None})
     if len(nodes) == 2:
         # Two nodes share one path: either adapter, or the link between them.
-        return _Place(FindingScope.LINK, nodes[0], tuple(nodes), True, 0.6)
+        return Place(FindingScope.LINK, nodes[0], tuple(nodes), True, 0.6)
     if best is None or best.fit < 0.3:
-        return _Place(FindingScope.JOB, None, (run.job or "job",), False, 0.4)
+        return Place(FindingScope.JOB, None, (run.job or "job",), False, 0.4)
     if len(equal) == 1:
         node = best.nodes[0] if best.scope != FindingScope.LEAF_SWITCH else None
         targets = (best.name,) if best.scope == FindingScope.LEAF_SWITCH else best.nodes
-        return _Place(best.scope, node, targets, True, round(min(0.95, 0.5 + best.fit / 2), 2))
+        return Place(best.scope, node, targets, True, round(min(0.95, 0.5 + best.fit / 2), 2))
     names = tuple(sorted({node for one in equal for node in one.nodes}))
     if len(names) == 2:
-        return _Place(FindingScope.LINK, names[0], names, True, 0.6)
+        return Place(FindingScope.LINK, names[0], names, True, 0.6)
     if len(names) <= min(MOST_SUSPECTS, len(nodes) // 2):
         # One group alone is slow: its own network is, whichever member it is.
-        return _Place(FindingScope.LINK, None, names, True, 0.5)
-    leaf = _place_of_ports(run, list(names))
+        return Place(FindingScope.LINK, None, names, True, 0.5)
+    leaf = place_of_ports(run, list(names))
     if leaf is not None and leaf.scope == FindingScope.LEAF_SWITCH and len(nodes) > len(names):
         return replace(leaf, confidence=0.5, doubtful=True)
-    return _Place(FindingScope.JOB, None, names, False, 0.5)
+    return Place(FindingScope.JOB, None, names, False, 0.5)
 
 
-def _sentence(place: _Place, gain: float, affected: int) -> str:
+def _sentence(place: Place, gain: float, affected: int) -> str:
     tail = f"{affected} ranks move data longer; the step would be {100 * gain:.1f} % shorter without it."
     if place.scope == FindingScope.NODE:
         return f"The network adapter or link of {place.node} is slow: {tail}"

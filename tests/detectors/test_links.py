@@ -67,6 +67,16 @@ def test_one_group_of_all_ranks_names_nobody_until_a_port_complains() -> None:
     assert (named.scope, named.node, named.blames_hardware) == (FindingScope.NODE, "n0002", True)
 
 
+def test_one_group_of_all_ranks_names_the_switch_that_ports_complain_about() -> None:
+    # The job has two of the four nodes below the switch.
+    cluster, job = Cluster(nodes=16, nodes_per_leaf=4), Job(dp=112, step_ms=3000)
+    fault = Fault("congested_switch", 13, start_step=100, severity=0.2)
+    frames = build("test", cluster, job, [fault], 3, 220, "ports").frames
+    (named,) = link(SlowDetector().score(frames))
+    assert (named.scope, named.targets, named.node) == (FindingScope.LEAF_SWITCH, ("leaf003",), None)
+    assert named.blames_hardware
+
+
 def test_a_slow_ring_names_its_few_nodes_together() -> None:
     job = Job(tp=8, pp=4, dp=4, step_ms=1500)
     (found,) = link(SlowDetector().score(frames_of(Fault("slow_link", 1, other_node=2, start_step=100), job=job)))
