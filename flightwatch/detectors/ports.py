@@ -85,9 +85,9 @@ class PortDetector:
         grown = grid.deltas("link_downed_total")
         if grown is not None:
             downs = np.nan_to_num(grown)
-        states = grid.words("state")
-        if states is not None:
-            up = np.vectorize(lambda word: _is_up(word), otypes=[float])(states)
+        codes, words = grid.words("state")
+        if (codes >= 0).any():
+            up = np.array([*(_is_up(word) for word in words), np.nan])[codes]
             for t in range(1, len(up)):
                 up[t] = np.where(np.isnan(up[t]), up[t - 1], up[t])
             fell = np.zeros(grid.shape)
@@ -238,7 +238,5 @@ class PortDetector:
         return state_findings(self.name, self.version, grid, spell, about)
 
 
-def _is_up(word: object) -> float:
-    if not isinstance(word, str):
-        return np.nan
+def _is_up(word: str) -> float:
     return 1.0 if "ACTIVE" in word.upper() or word.upper().endswith("UP") else 0.0

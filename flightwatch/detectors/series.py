@@ -5,26 +5,30 @@ Shape letters: T times, D targets (devices, nodes, ports, ...).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from flightwatch.detectors.contract import Frames
-from flightwatch.detectors.grouped import BoolArray, FloatArray, sorted_median
+from flightwatch.detectors.grouped import BoolArray, FloatArray, IntArray, sorted_median
+from flightwatch.detectors.shared import KeptArrays, once
 
 #: A grid never has more times than this: it gets coarser instead.
 MAXIMUM_TIMES = 20_000
 #: Cells over which a reading is carried: a lost row and a late one; what holds until something else is told.
 A_MOMENT, ALWAYS = 2, MAXIMUM_TIMES
+#: Gaps to be filled no further than this are looked at one by one.
+FEW_CELLS = 8
 Key = tuple[Any, ...]
 
 
 @dataclass
 class Grid:
-    """One table over a grid of times.
+    """One table over a grid of times. Arrays that it returns are kept for the next who asks and are read-only.
 
     Attributes
     ----------
@@ -38,9 +42,10 @@ class Grid:
     interval_s: float
     cluster: str | None
     _rows: pd.DataFrame
-    _cell: np.ndarray[Any, np.dtype[np.int64]]
-    _target: np.ndarray[Any, np.dtype[np.int64]]
-    _pace_D: np.ndarray[Any, np.dtype[np.int64]]
+    _chosen: IntArray | None
+    _place: IntArray
+    _pace_D: IntArray
+    _kept: KeptArrays = field(default_factory=KeptArrays, repr=False)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -49,7 +54,7 @@ class Grid:
 
     def has(self, name: str) -> bool:
         """Say whether any value of a column is known."""
-        return name in self._rows and bool(self._rows[name].notna().any())
+        return name in self._rows and bool(self._cells_of(self._rows[name].notna().to_numpy()).any())
 
     def column(self, name: str, forward_cells: int = 0) -> FloatArray | None:
         """Return a column as [T, D], the last sample of each cell; None when nothing is known.
@@ -58,44 +63,67 @@ class Grid:
         ----------
         forward_cells: how many empty cells a value is carried forward over, times as many for slower targets.
         """
-        if not self.has(name):
-            return None
-        values = pd.to_numeric(self._rows[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
-        dense = np.full(self.shape, np.nan)
-        known = np.isfinite(values)
-        dense[self._cell[known], self._target[known]] = values[known]
-        return carried(dense, forward_cells * self._pace_D) if forward_cells else dense
+        return self._kept.get((name, forward_cells), lambda: self._column(name, forward_cells))
 
-    def words(self, name: str) -> np.ndarray | None:
-        """Return a column of words as [T, D] of objects, None where unknown."""
+    def _column(self, name: str, forward_cells: int) -> FloatArray | None:
+        if forward_cells:
+            told = self.column(name)
+            return None if told is None else carried(told, forward_cells * self._pace_D)
         if not self.has(name):
             return None
-        dense = np.full(self.shape, None, dtype=object)
-        values = self._rows[name].astype(object).to_numpy()
-        dense[self._cell, self._target] = values
+        column = self._rows[name]
+        if column.dtype.kind != "f":
+            column = pd.to_numeric(column, errors="coerce")
+        values = self._cells_of(column.to_numpy(dtype=None if column.dtype.kind == "f" else float, na_value=np.nan))
+        known = np.isfinite(values)
+        dense = np.full(self.shape, np.nan)
+        if known.all():
+            dense.reshape(-1)[self._place] = values
+        else:
+            dense.reshape(-1)[self._place[known]] = values[known]
         return dense
+
+    def words(self, name: str) -> tuple[IntArray, list[str]]:
+        """Return a column of words as numbers [T, D], -1 where unknown, and the words that they count."""
+        dense: IntArray = np.full(self.shape, -1)
+        if name not in self._rows:
+            return dense, []
+        found, unique = pd.factorize(self._rows[name])
+        words: list[object] = list(unique)
+        # What is no text is no word.
+        is_word: BoolArray = np.array([*(isinstance(word, str) for word in words), False])
+        dense.reshape(-1)[self._place] = self._cells_of(np.where(is_word[found], found, -1))
+        return dense, [str(word) for word in words]
 
     def models(self) -> list[object]:
         """Return the model of each target: "unknown" where it is, "all" where nobody tells."""
-        words = self.words("model")
-        if words is None:
+        if not self.has("model"):
             return ["all"] * self.shape[1]
-        return [next((one for one in words[:, d] if isinstance(one, str)), "unknown") for d in range(self.shape[1])]
+        codes, words = self.words("model")
+        first = codes[(codes >= 0).argmax(axis=0), np.arange(self.shape[1])]
+        return [words[code] if code >= 0 else "unknown" for code in first.tolist()]
 
     def present(self) -> BoolArray:
         """Say per cell whether a row was there at all, [T, D]."""
         dense = np.zeros(self.shape, dtype=bool)
-        dense[self._cell, self._target] = True
+        dense.reshape(-1)[self._place] = True
         return dense
+
+    def _cells_of(self, values: np.ndarray) -> np.ndarray:
+        return values if self._chosen is None else values[self._chosen]
 
     def deltas(self, name: str) -> FloatArray | None:
         """Return what a counter grew per cell, [T, D]: NaN before the second sample, without a sample, at resets.
 
         The cell in which a silent target is heard again holds all that it counted meanwhile.
         """
-        values, heard = self.column(name, forward_cells=ALWAYS), self.column(name)
-        if values is None or heard is None:
+        return self._kept.get((name, "grown"), lambda: self._deltas(name))
+
+    def _deltas(self, name: str) -> FloatArray | None:
+        heard = self.column(name)
+        if heard is None:
             return None
+        values = carried(heard, ALWAYS * self._pace_D)
         grown = np.full_like(values, np.nan)
         grown[1:] = np.diff(values, axis=0)
         # Not heard of is not zero: rows of some nodes come before those of others.
@@ -111,40 +139,58 @@ def grid_of(frames: Frames, table: str, keys: Sequence[str], only_parents: bool 
     keys: columns that name a target; rows in which the first is unknown are left out.
     only_parents: leave out virtual children of a device.
     """
-    rows = frames.get(table)
+    key = ("grid", table, tuple(keys), only_parents)
+    return once(frames, key, lambda: _grid_of(frames.get(table), keys, only_parents))
+
+
+def _grid_of(rows: pd.DataFrame | None, keys: Sequence[str], only_parents: bool) -> Grid | None:
     if rows is None or rows.empty or not {"ts", keys[0]} <= set(rows.columns):
         return None
-    if only_parents and "parent_device" in rows and rows["parent_device"].notna().any():
-        rows = rows[rows["parent_device"].isna()]
-    rows = rows[rows["ts"].notna() & rows[keys[0]].notna()]
-    if rows.empty:
+    usable = rows["ts"].notna().to_numpy() & rows[keys[0]].notna().to_numpy()
+    if only_parents and "parent_device" in rows:
+        usable &= rows["parent_device"].isna().to_numpy()
+    if not usable.any():
         return None
-    rows = rows.sort_values("ts", kind="stable")
-    present = [name for name in keys if name in rows]
-    codes, uniques = _targets(rows, present)
+    chosen = None if usable.all() else np.flatnonzero(usable)
     stamps = rows["ts"].to_numpy(dtype=float)
+    stamps = stamps if chosen is None else stamps[chosen]
+    present = [name for name in keys if name in rows]
+    codes, uniques = _targets([rows[name] if chosen is None else rows[name].iloc[chosen] for name in present])
     own_ms = _intervals_ms(stamps, codes, len(uniques))
     interval_ms = max(1000.0, float(np.nanmedian(own_ms))) if np.isfinite(own_ms).any() else 1000.0
-    start, end = stamps[0], stamps[-1]
+    start, end = stamps.min(), stamps.max()
     interval_ms = max(interval_ms, (end - start) / MAXIMUM_TIMES)
-    cell = ((stamps - start) // interval_ms).astype(np.int64)
-    times = start + (np.arange(int(cell[-1]) + 1) + 1) * interval_ms
+    times = start + (np.arange(int((end - start) // interval_ms) + 1) + 1) * interval_ms
+    place = ((stamps - start) // interval_ms).astype(np.int64) * len(uniques) + codes
+    cluster = None
+    if "cluster" in rows:
+        first = int(stamps.argmin())
+        cluster = rows["cluster"].iloc[first if chosen is None else int(chosen[first])]
+    if _repeats(place, len(times) * len(uniques)):
+        # The last of several samples in a cell counts; where there is one each, order makes no difference.
+        order = np.argsort(stamps, kind="stable")
+        chosen, place = (order if chosen is None else chosen[order]), place[order]
     pace = np.maximum(1, np.round(np.nan_to_num(own_ms) / interval_ms)).astype(np.int64)
-    order = {name: position for position, name in enumerate(present)}
-    named = [tuple(key[order[name]] if name in order else None for name in keys) for key in uniques]
-    cluster = rows["cluster"].iloc[0] if "cluster" in rows else None
+    order_of = {name: position for position, name in enumerate(present)}
+    named = [tuple(key[order_of[name]] if name in order_of else None for name in keys) for key in uniques]
     text = None if cluster is None or cluster != cluster else str(cluster)
-    return Grid(named, np.minimum(times, end), interval_ms / 1000, text, rows, cell, codes, pace)
+    return Grid(named, np.minimum(times, end), interval_ms / 1000, text, rows, chosen, place, pace)
 
 
-def _targets(rows: pd.DataFrame, names: list[str]) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[Key]]:
-    code = np.zeros(len(rows), dtype=np.int64)
+def _repeats(place: IntArray, size: int) -> bool:
+    taken = np.zeros(size, dtype=bool)
+    taken[place] = True
+    return bool(np.count_nonzero(taken) < len(place))
+
+
+def _targets(columns: Sequence[pd.Series]) -> tuple[IntArray, list[Key]]:
+    code: IntArray = np.zeros(len(columns[0]), dtype=np.int64)
     levels: list[list[Any]] = []
-    for name in names:
-        part, unique = pd.factorize(rows[name], use_na_sentinel=False)
+    for column in columns:
+        part, unique = pd.factorize(column, use_na_sentinel=False)
         code = code * len(unique) + part
         levels.append([_plain(value) for value in list(unique)])
-    distinct, inverse = np.unique(code, return_inverse=True)
+    distinct, inverse = _numbered(code, math.prod(len(level) for level in levels))
     keys: list[Key] = []
     for value in distinct.tolist():
         key: list[Any] = []
@@ -155,7 +201,17 @@ def _targets(rows: pd.DataFrame, names: list[str]) -> tuple[np.ndarray[Any, np.d
     order = sorted(range(len(keys)), key=lambda i: tuple((part is None, str(type(part)), part) for part in keys[i]))
     place = np.empty(len(keys), dtype=np.int64)
     place[order] = np.arange(len(keys))
-    return place[inverse.reshape(-1)], [keys[i] for i in order]
+    return place[inverse], [keys[i] for i in order]
+
+
+def _numbered(code: IntArray, size: int) -> tuple[IntArray, IntArray]:
+    """Return the distinct numbers below `size`, ascending, and which of them each is."""
+    if size > 16 * len(code) + 1_000_000:
+        distinct, inverse = np.unique(code, return_inverse=True)
+        return distinct, inverse.reshape(-1)
+    taken = np.zeros(size, dtype=bool)
+    taken[code] = True
+    return np.flatnonzero(taken), (np.cumsum(taken) - 1)[code]
 
 
 def _plain(value: Any) -> Any:
@@ -166,7 +222,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _intervals_ms(stamps: FloatArray, codes: np.ndarray[Any, np.dtype[np.int64]], targets: int) -> FloatArray:
+def _intervals_ms(stamps: FloatArray, codes: IntArray, targets: int) -> FloatArray:
     """Return the median interval of each target's samples, NaN for a single one."""
     order = np.lexsort((stamps, codes))
     gaps, of = np.diff(stamps[order]), codes[order][1:]
@@ -228,12 +284,39 @@ def robust_sigma(values_TD: FloatArray, floor: float, samples: int = 90) -> floa
     return max(floor, 1.4826 * float(np.median(np.abs(flat - np.median(flat)))))
 
 
-def carried(values_TD: FloatArray, most_cells: int | np.ndarray[Any, np.dtype[np.int64]]) -> FloatArray:
-    """Return values with unknown cells filled by the last known one, at most so many cells later (per target)."""
+def carried(values_TD: FloatArray, most_cells: int | IntArray) -> FloatArray:
+    """Return values with unknown cells filled by the last known one, at most so many cells later (per target).
+
+    Where all are known these are the values themselves.
+    """
+    unknown = ~np.isfinite(values_TD)
+    if not unknown.any():
+        return values_TD
+    most_D = np.broadcast_to(most_cells, values_TD.shape[1:])
+    if most_D.max() <= FEW_CELLS:
+        return _carried_few(values_TD, unknown, most_D)
+    result = values_TD.copy()
+    # Targets without a gap need nothing.
+    some = np.flatnonzero(unknown.any(axis=0))
     index = np.arange(len(values_TD))[:, None]
-    last = np.maximum.accumulate(np.where(np.isfinite(values_TD), index, -1), axis=0)
-    filled = np.take_along_axis(values_TD, np.maximum(last, 0), axis=0)
-    return np.where((last >= 0) & (index - last <= most_cells), filled, np.nan)
+    last = np.maximum.accumulate(np.where(unknown[:, some], -1, index), axis=0)
+    filled = np.take_along_axis(values_TD[:, some], np.maximum(last, 0), axis=0)
+    result[:, some] = np.where((last >= 0) & (index - last <= most_D[some]), filled, np.nan)
+    return result
+
+
+def _carried_few(values_TD: FloatArray, unknown: BoolArray, most_D: IntArray) -> FloatArray:
+    """Look back from each gap, cell by cell."""
+    result = np.where(unknown, np.nan, values_TD)
+    time, target = np.nonzero(unknown)
+    for back in range(1, int(most_D.max()) + 1):
+        left = (time >= back) & (most_D[target] >= back)
+        time, target = time[left], target[left]
+        before = values_TD[time - back, target]
+        known = np.isfinite(before)
+        result[time[known], target[known]] = before[known]
+        time, target = time[~known], target[~known]
+    return result
 
 
 def peer_median(values_TD: FloatArray, labels_D: Sequence[object]) -> FloatArray:

@@ -15,6 +15,7 @@ from flightwatch.detectors.contract import Frames
 from flightwatch.detectors.grouped import FloatArray
 from flightwatch.detectors.layout import domain_of_nodes
 from flightwatch.detectors.series import A_MOMENT, Grid, cells, grid_of, peer_median, robust_sigma
+from flightwatch.detectors.shared import once
 from flightwatch.detectors.thermal_model import ema, explain_heat
 
 DEFAULT_KELVIN_PER_WATT = 0.055
@@ -73,6 +74,10 @@ class Thermal:
 
 def thermal_of(frames: Frames, limits: ThermalThresholds) -> Thermal | None:
     """Build residuals from `device_samples`; None when there are no temperatures or too few samples."""
+    return once(frames, ("thermal", limits), lambda: _thermal_of(frames, limits))
+
+
+def _thermal_of(frames: Frames, limits: ThermalThresholds) -> Thermal | None:
     grid = grid_of(frames, "device_samples", ("node", "device"))
     if grid is None or grid.shape[0] < limits.minimum_samples:
         return None

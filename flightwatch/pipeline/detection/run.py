@@ -11,6 +11,7 @@ import pandas as pd
 from flightwatch.detectors.contract import Detector, Finding, Frames
 from flightwatch.detectors.dense_steps import DenseFrames
 from flightwatch.detectors.derive_steps import steps_from_ops
+from flightwatch.detectors.shared import SharedFrames
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +83,9 @@ def run_detectors(detectors: Iterable[Detector], frames: Mapping[str, pd.DataFra
     """Run every detector once over the frames of every cluster."""
     outcome = Outcome()
     chosen = list(detectors)
-    for ready in by_cluster(with_steps(frames)):
-        name = _only_cluster(ready)
+    for part in by_cluster(with_steps(frames)):
+        name = _only_cluster(part)
+        ready = SharedFrames(part)
         for detector in chosen:
             try:
                 outcome.findings += [_placed(one, name) for one in detector.score(ready)]
