@@ -32,7 +32,7 @@ EPILOG = """examples:
   flightwatch backtest --table rank_steps=steps.parquet --set fail_slow.shift=0.05
   flightwatch backtest --store --truth known.csv --compare eager=slow.z=5 --compare calm=slow.z=9,fail_slow.shift=0.1
 
-Files are Parquet or CSV with the columns of the table; times are ISO-8601 UTC or epoch milliseconds, an empty
+Files are Parquet, CSV or JSON lines (also in gzip) with the columns of the table; times are ISO-8601 UTC or epoch milliseconds, an empty
 cell is unknown. Without rank_steps, it is derived from op_timings of level phase. --store reads the store that
 the settings name: servers, or an embedded store that no running instance holds; rows of the whole range are in
 memory at once. --truth is a CSV with the columns kind, target and, where known, scope, first_step or first_ts; a

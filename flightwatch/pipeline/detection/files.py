@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import codecs
+import io
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +22,7 @@ import pyarrow.parquet as pq
 from flightwatch.core.catalogue import TABLES, Column, Table
 from flightwatch.core.errors import BadRecord, ConfigError
 
-PARQUET_MAGIC = b"PAR1"
+PARQUET_MAGIC, GZIP_MAGIC = b"PAR1", b"\x1f\x8b"
 #: Columns without which a row of the table says nothing.
 REQUIRED = {
     "rank_steps": ("step", "rank"),
@@ -49,7 +51,7 @@ class ReadTable:
 
 
 def read_table(name: str, path: Path) -> ReadTable:
-    """Read one table from a CSV, Parquet or JSON-lines file, recognised by content.
+    """Read one table from a CSV, Parquet or JSON-lines file, as it is or in gzip, recognised by content.
 
     Columns are as in the catalogue, in any order; absent ones are unknown, others are left out. Empty cells
     are unknown. Times are ISO-8601 (no zone: UTC) or epoch milliseconds. Maps and lists are JSON.
@@ -61,22 +63,18 @@ def read_table(name: str, path: Path) -> ReadTable:
     """
     if name not in TABLES:
         raise ConfigError(f"--table {name}=...: there is no table {name!r}; known: {', '.join(sorted(TABLES))}")
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(4)
-    except OSError as error:
-        raise ConfigError(f"--table {name}={path}: cannot read the file: {error.strerror}") from error
     problems: list[str] = []
     try:
-        if head == PARQUET_MAGIC:
-            table = pq.read_table(path)
-        else:
-            encoding = _encoding(path, problems)
-            is_json = head.lstrip()[:1] == b"{"
-            table = pajson.read_json(path) if is_json else _read_csv(path, encoding, TABLES[name], problems)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as stream:
+            is_gzip = stream.read(2) == GZIP_MAGIC
+            stream.seek(0)
+            source: IO[bytes] = io.BytesIO(_unzipped(stream, str(path), problems)) if is_gzip else stream
+            table = _parsed(source, path, TABLES[name], problems)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         reason = "".join(char if char.isprintable() else "?" for char in str(error).splitlines()[0][:300])
         raise BadRecord(f"is neither Parquet nor a readable CSV: {reason}", str(path)) from error
+    except OSError as error:
+        raise ConfigError(f"--table {name}={path}: cannot read the file: {error.strerror or error}") from error
     read = ReadTable(name, pd.DataFrame(), problems)
     read.frame = _frame(table, TABLES[name], read, str(path))
     return read
@@ -88,25 +86,64 @@ def frame_of(name: str, table: pa.Table) -> pd.DataFrame:
     return _frame(table, TABLES[name], read, name) if table.num_rows else pd.DataFrame(columns=table.column_names)
 
 
-def _encoding(path: Path, problems: list[str]) -> str:
+def _parsed(source: IO[bytes], path: Path, table: Table, problems: list[str]) -> pa.Table:
+    """Read a file by what it begins with."""
+    head = source.read(4)
+    source.seek(0)
+    if head == PARQUET_MAGIC:
+        try:
+            return pq.read_table(source)
+        except OSError as error:
+            # Arrow tells damaged pages so.
+            raise pa.ArrowInvalid(str(error)) from error
+    if not head:
+        raise pa.ArrowInvalid("the file is empty")
+    encoding = _encoding(source, path, problems)
+    source.seek(0)
+    return pajson.read_json(source) if head.lstrip()[:1] == b"{" else _read_csv(source, path, encoding, table, problems)
+
+
+def _unzipped(stream: IO[bytes], path: str, problems: list[str]) -> bytes:
+    """Return what a gzip file holds; of a damaged or cut one the whole lines before the damage, which is told."""
+    parts: list[bytes] = []
+    unpacker = zlib.decompressobj(wbits=31)
+    try:
+        while chunk := stream.read(1 << 20):
+            while chunk:
+                parts.append(unpacker.decompress(chunk))
+                chunk = unpacker.unused_data
+                if unpacker.eof and chunk.lstrip(b"\0"):
+                    unpacker = zlib.decompressobj(wbits=31)
+                elif unpacker.eof:
+                    break
+        whole = unpacker.eof
+    except zlib.error:
+        whole = False
+    text = b"".join(parts)
+    if not whole:
+        problems.append(f"{path}: the gzip file is damaged or cut; what is before that was read")
+        text = text[: text.rfind(b"\n") + 1]
+    return text
+
+
+def _encoding(stream: IO[bytes], path: Path, problems: list[str]) -> str:
     """Return the encoding of a text file; bytes that are not UTF-8 are told and read as Latin-1."""
-    with path.open("rb") as stream:
+    chunk = stream.read(1 << 20)
+    if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
+    while chunk:
+        try:
+            decoder.decode(chunk)
+        except UnicodeDecodeError as error:
+            problems.append(f"{path}: byte {at + error.start} is not UTF-8 text; the file was read as Latin-1")
+            return "latin-1"
+        at += len(chunk)
         chunk = stream.read(1 << 20)
-        if chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return "utf-16"
-        decoder, at = codecs.getincrementaldecoder("utf-8")(), 0
-        while chunk:
-            try:
-                decoder.decode(chunk)
-            except UnicodeDecodeError as error:
-                problems.append(f"{path}: byte {at + error.start} is not UTF-8 text; the file was read as Latin-1")
-                return "latin-1"
-            at += len(chunk)
-            chunk = stream.read(1 << 20)
     return "utf-8"
 
 
-def _read_csv(path: Path, encoding: str, table: Table, problems: list[str]) -> pa.Table:
+def _read_csv(source: IO[bytes], path: Path, encoding: str, table: Table, problems: list[str]) -> pa.Table:
     """Read a CSV; typed by the catalogue where every cell fits, else as text that is converted cell by cell."""
     skipped: list[int] = []
 
@@ -114,8 +151,6 @@ def _read_csv(path: Path, encoding: str, table: Table, problems: list[str]) -> p
         skipped.append(int(row.number) if row.number is not None else -1)
         return "skip"
 
-    if path.stat().st_size == 0:
-        raise pa.ArrowInvalid("the file is empty")
     numbers = {column.name: pa.float64() for column in table.columns if _is_number(column)}
     words = {column.name: pa.string() for column in table.columns if not _is_number(column)}
     parse = pacsv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip)
@@ -126,8 +161,9 @@ def _read_csv(path: Path, encoding: str, table: Table, problems: list[str]) -> p
             quoted_strings_can_be_null=True, include_missing_columns=False,
         )  # fmt: skip
         skipped.clear()
+        source.seek(0)
         try:
-            result = pacsv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+            result = pacsv.read_csv(source, read_options=read, parse_options=parse, convert_options=convert)
         except pa.ArrowInvalid:
             if types.get(next(iter(numbers))) == pa.string():
                 raise

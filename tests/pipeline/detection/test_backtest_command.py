@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,30 @@ def test_csv_and_parquet_say_the_same(call: Run, folder: Path) -> None:
     assert first == second
 
 
+@pytest.mark.parametrize("name", ["steps.csv", "steps.parquet"])
+def test_a_file_in_gzip_says_the_same(call: Run, folder: Path, tmp_path: Path, name: str) -> None:
+    words = ("--table", f"placements={folder / 'placements.csv'}", "--detector", "slow", "--table")
+    packed = tmp_path / "packed"
+    whole = (folder / name).read_bytes()
+    # Two members, as `cat a.gz b.gz` makes them; the name says nothing.
+    packed.write_bytes(gzip.compress(whole[:5000]) + gzip.compress(whole[5000:]))
+    assert call(*words, f"rank_steps={packed}") == call(*words, f"rank_steps={folder / name}")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_gzip_is_read_as_far_as_it_goes(call: Run, folder: Path, tmp_path: Path, damage: str) -> None:
+    packed = gzip.compress((folder / "steps.csv").read_bytes())
+    end = packed[-4:] if damage == "flipped" else b""
+    bad = tmp_path / "steps.csv.gz"
+    bad.write_bytes(packed[: len(packed) * 9 // 10] + end)
+    code, rows, err = call(
+        "--table", f"rank_steps={bad}", "--table", f"placements={folder / 'placements.csv'}", "--detector", "slow"
+    )
+    assert (code, [row["rank"] for row in slow(rows)]) == (3, [11])
+    assert "damaged or cut" in err
+    assert len(err.splitlines()) == 1
+
+
 def test_chosen_detectors_and_one_explained(call: Run, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--table", f"rank_steps={folder / 'steps.csv'}", "--detector", "coverage")
     code, rows, _ = call(*words)
@@ -112,6 +137,9 @@ def test_exit_codes(call: Run, folder: Path, tmp_path: Path) -> None:
     assert call("--table", f"rank_steps={bad}")[0] == 3
     bad.write_text("step,rank\n")
     assert call("--table", f"rank_steps={bad}")[0] == 4
+    bad.write_bytes(gzip.compress(b""))
+    assert call("--table", f"rank_steps={bad}")[0] == 3
+    assert call("--table", f"rank_steps={tmp_path}")[0] == 2
 
 
 def test_a_broken_table_does_not_hide_the_good_one(call: Run, folder: Path, tmp_path: Path) -> None:
