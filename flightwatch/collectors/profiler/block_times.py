@@ -1,8 +1,8 @@
 """Times of blocks on demand: the agent's side. The probe's side is `training/asked.py`.
 
-A request for a rank is a small file in a folder beside the receiver's socket, named by the word that the rank itself
-tells; answers come in datagrams, of which the kernel says who sent them. Nothing is written into a training
-process, and what a probe answers counts only while this node asked that very rank.
+A request for a rank is a small file in a folder beside the receiver's socket (its path and `.requests`), named by the
+word that the rank itself tells; answers come in datagrams, of which the kernel says who sent them. Nothing is written
+into a training process, and what a probe answers counts only while this node asked that very rank.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flightwatch.core.errors import TransientError
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "requests"
+FOLDER_ENDING = ".requests"
 #: A stored row of level block.
 ROW_BYTES = 60
 #: A rank may be heard, or tell its word, so long after a request (the agent may just have started).
@@ -37,6 +37,7 @@ GRACE_SECONDS = 5.0
 HEARD_SECONDS = 60.0
 _MOST_HEARD = 4096
 _TOKEN = re.compile(r"[0-9a-f]{16}")
+_FILE = re.compile(r"[0-9a-f]{16}(?:\.new)?")
 _LONGEST = 300
 _Rank = tuple[str, str, int]
 UNHEARD = (
@@ -71,7 +72,7 @@ class BlockTimes:
     """
 
     def __init__(self, socket: str, clock: Clock, report: Callable[[Progress], None]) -> None:
-        self._folder = os.path.join(os.path.dirname(os.path.abspath(socket)), FOLDER)
+        self._folder = os.path.abspath(socket) + FOLDER_ENDING
         self._clock = clock
         self._report = report
         self._lock = threading.Lock()
@@ -81,8 +82,14 @@ class BlockTimes:
     def start(self) -> None:
         """Remove what a former agent left behind; a request that goes on is written again."""
         with contextlib.suppress(OSError):
-            for name in os.listdir(self._folder):
+            # A folder behind a link or of another user would have us delete what is not ours.
+            names = os.listdir(self._folder) if self._is_own() else ()
+            for name in filter(_FILE.fullmatch, names):
                 os.unlink(os.path.join(self._folder, name))
+
+    def _is_own(self) -> bool:
+        status = os.lstat(self._folder)
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
 
     def hear(self, job: str, run: str, rank: int) -> None:
         """Note that a rank's probe sends."""
@@ -191,8 +198,7 @@ class BlockTimes:
 
     def _write(self, token: str, request: ProfileRequest) -> str:
         os.makedirs(self._folder, mode=0o711, exist_ok=True)
-        status = os.lstat(self._folder)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        if not self._is_own():
             raise TransientError(f"{self._folder} is no folder of the agent's own user")
         os.chmod(self._folder, 0o711)  # Not to be listed: who knows a name is its process.
         path = os.path.join(self._folder, token)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 if TYPE_CHECKING:
     from flightwatch.collectors.training.probe import Probe
 
-#: Folder beside the agent's socket.
-FOLDER = "requests"
+#: Ending of the folder beside the agent's socket; before it stands the socket's path.
+FOLDER_ENDING = ".requests"
 MOST_STEPS = 100
 MOST_ROWS = 50_000
 _MOST_BYTES = 4096
@@ -32,7 +32,7 @@ class Asked:
     def __init__(self, probe: "Probe", socket_path: str) -> None:
         self._probe = probe
         self._socket_path = socket_path
-        self._folder = os.path.join(os.path.dirname(os.path.abspath(socket_path)), FOLDER)
+        self._folder = os.path.abspath(socket_path) + FOLDER_ENDING
         self._seen: Optional[Tuple[int, int]] = None
         self._request: Dict[str, Any] = {}
         self._answer: Dict[str, Any] = {}
@@ -57,6 +57,8 @@ class Asked:
             found = os.lstat(self._path)
         except OSError:
             if self._seen is not None:
+                if self._span != (0, 0):
+                    self._request = {}  # dropped half way: asked again (by a restarted agent), it begins anew
                 self._seen, self._span = None, (0, 0)
             return
         if self._seen == (found.st_ino, found.st_mtime_ns):

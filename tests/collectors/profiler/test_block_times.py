@@ -39,7 +39,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "probe.sock"
         self.socket.touch()
-        self.folder = folder / "requests"
+        self.folder = folder / "probe.sock.requests"
         # The file says until when it counts, and the probe reads the machine's clock.
         self.clock = ManualClock(4_000_000_000_000)
         self.news: list[Progress] = []
@@ -199,6 +199,37 @@ def test_an_agent_that_was_restarted_is_told_again(stage: Stage) -> None:
     stage.agent.begin(REQUEST)
     stage.exchange()
     assert stage.last == (RankState.DONE, "24 rows of 3 steps")
+
+
+def test_a_request_that_was_dropped_half_way_is_measured_when_a_restarted_agent_asks_again(stage: Stage) -> None:
+    stage.listen()
+    stage.agent.begin(replace(REQUEST, start_step=20))
+    stage.exchange()
+    assert stage.asked.covers(20)
+    stage.agent = BlockTimes(str(stage.socket), stage.clock, stage.news.append)
+    stage.agent.start()
+    stage.exchange()  # The probe looks while there is no file, before its word is told to the new agent.
+    stage.listen()
+    stage.agent.begin(replace(REQUEST, start_step=20))
+    stage.exchange()
+    for _ in range(20):
+        stage.step(8)
+    stage.exchange()
+    assert stage.last == (RankState.DONE, "24 rows of 3 steps")
+
+
+def test_a_starting_agent_deletes_only_requests_of_its_own(stage: Stage, tmp_path: Path) -> None:
+    stage.folder.mkdir()
+    for name in ("0123456789abcdef", "0123456789abcdef.new", "thesis.txt"):
+        (stage.folder / name).touch()
+    stage.agent.start()
+    assert os.listdir(stage.folder) == ["thesis.txt"]
+    elsewhere = tmp_path / "elsewhere"
+    stage.folder.rename(elsewhere)
+    (elsewhere / "0123456789abcdef").touch()
+    stage.folder.symlink_to(elsewhere)
+    stage.agent.start()
+    assert sorted(os.listdir(elsewhere)) == ["0123456789abcdef", "thesis.txt"]
 
 
 def test_a_second_request_for_a_busy_rank_is_refused(stage: Stage) -> None:
