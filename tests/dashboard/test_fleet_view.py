@@ -51,7 +51,7 @@ def test_the_key_changes_with_the_fleet_and_its_order_alone() -> None:
 def test_values_find_their_device_and_what_is_missing_is_not_a_number() -> None:
     fleet = roster(["b", "a"])
     arrangement = fleet_view.arrange(fleet, "rack", "?")
-    drawn = fleet_view.drawn(fleet, arrangement, "temp_c", "T", values(fleet, [50.0, 51.0, 60.0]), {})
+    drawn = fleet_view.drawn(arrangement, "temp_c", "T", values(fleet, [50.0, 51.0, 60.0]), {})
     shown = numbers(drawn.payload["v"], "<f4")
     assert shown[:1] == [60.0]
     assert np.isnan(shown[1])
@@ -63,7 +63,7 @@ def test_values_find_their_device_and_what_is_missing_is_not_a_number() -> None:
 def test_old_values_are_marked() -> None:
     fleet = roster(["a"])
     arrangement = fleet_view.arrange(fleet, "rack", "?")
-    drawn = fleet_view.drawn(fleet, arrangement, "temp_c", "T", values(fleet, [50.0, 51.0], age=61.0), {})
+    drawn = fleet_view.drawn(arrangement, "temp_c", "T", values(fleet, [50.0, 51.0], age=61.0), {})
     assert drawn.stale == 2
     assert numbers(drawn.payload["flags"], "u1") == [2, 2, 0]
 
@@ -86,7 +86,7 @@ def test_findings_colour_their_device_or_the_whole_node() -> None:
         {"node": "n1", "device": None, "severity": "P1"}, {"node": "", "device": None, "severity": "P1"},
     ]  # fmt: skip
     worst = fleet_view.worst_by_target(findings)
-    drawn = fleet_view.drawn(fleet, arrangement, "findings", "F", values(fleet, [1.0]), worst)
+    drawn = fleet_view.drawn(arrangement, "findings", "F", values(fleet, [1.0]), worst)
     assert numbers(drawn.payload["v"], "<f4") == [0.0, 3.0, 4.0, 4.0, 0.0]
 
 
@@ -101,5 +101,12 @@ def test_an_empty_fleet_is_drawn_as_nothing() -> None:
     nothing = only_nodes(roster(["a"]), set())
     arrangement = fleet_view.arrange(nothing, "rack", "?")
     none = DeviceValues(nothing.keys, np.array([], np.float32), np.array([], np.float32))
-    drawn = fleet_view.drawn(nothing, arrangement, "temp_c", "T", joined(none, none), {})
+    drawn = fleet_view.drawn(arrangement, "temp_c", "T", joined(none, none), {})
     assert (drawn.devices, drawn.oldest_of_fresh_s, arrangement.payload["groups"]) == (0, None, [])
+
+
+def test_an_arrangement_is_drawn_from_the_roster_that_it_arranged() -> None:
+    fleet = roster(["b", "a"])
+    arrangement = fleet_view.arrange(fleet, "rack", "?")
+    # Remembered by the id of the roster: as long as it is, no other tenant's roster can have that id.
+    assert arrangement.roster is fleet

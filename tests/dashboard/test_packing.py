@@ -38,6 +38,12 @@ def test_a_rare_hole_becomes_a_gap_at_its_place() -> None:
     assert (values[39], values[41], len(values)) == (39 * 15.0, 41 * 15.0, 100)
 
 
+def test_a_hole_of_weeks_is_not_filled_value_by_value() -> None:
+    seconds = [*range(100), 90 * 86_400]
+    trace = along(times(*seconds), [1.0] * len(seconds))
+    assert len(trace["x"]) == len(floats(trace["y"])) == 101
+
+
 @pytest.mark.parametrize("seconds", [(0, 15, 45, 60, 90), (0, 10, 25, 33), (0, 0, 5), (30, 15, 0), (0,)])
 def test_other_times_are_told_one_by_one(seconds: tuple[int, ...]) -> None:
     trace = along(times(*seconds), [1.0] * len(seconds))

@@ -53,12 +53,16 @@ class FleetSource:
         nodes = own_nodes(self._store)
         if nodes is None:
             return found
-        return self._slow.get(("mine", id(found), frozenset(nodes)), lambda: fleet_reads.only_nodes(found, nodes))
+        # What an id is of is kept with the result: else another roster could get the id, and another tenant this one.
+        return self._slow.get(
+            ("mine", id(found), frozenset(nodes)), lambda: (found, fleet_reads.only_nodes(found, nodes))
+        )[1]
 
     def arrangement(self, place: str) -> fleet_view.Arrangement:
         """Return the fleet in blocks."""
         roster = self.roster()
         words = t("place.no_job") if place == "job" else t("place.unknown")
+        # An arrangement keeps its roster, so no other one has the same id while it is remembered.
         return self._slow.get((place, id(roster), words), lambda: fleet_view.arrange(roster, place, words))
 
     def drawn(self, metric: str, arrangement: fleet_view.Arrangement) -> fleet_view.Drawn:
@@ -68,9 +72,7 @@ class FleetSource:
         label = t(f"metric.{metric}")
         # The key of an arrangement is made of the devices in it, so nobody gets the map of another tenant.
         key = ("drawn", metric, arrangement.payload["key"], label, tuple(sorted(severities.items(), key=str)))
-        return self._quick.get(
-            key, lambda: fleet_view.drawn(self.roster(), arrangement, metric, label, found, severities)
-        )
+        return self._quick.get(key, lambda: fleet_view.drawn(arrangement, metric, label, found, severities))
 
     def _read(self, metric: str) -> fleet_reads.DeviceValues:
         if metric in fleet_reads.DEVICE_METRICS:

@@ -63,11 +63,13 @@ class Arrangement:
 
     Attributes
     ----------
+    roster: what is arranged; kept, because a newer one may have other devices in other places.
     order: index into the roster of each drawn device.
     payload: property `layout` of the map.
     cohort_of: number of each drawn device's cohort.
     """
 
+    roster: Roster
     order: np.ndarray[Any, np.dtype[np.int64]]
     payload: Mapping[str, Any]
     cohort_of: np.ndarray[Any, np.dtype[np.int64]]
@@ -109,7 +111,7 @@ def arrange(roster: Roster, place: str, unknown: str) -> Arrangement:
         "devices": packed(roster.devices[order], "<u2"),
     }
     cohorts, cohort_of = np.unique(np.array(roster.cohort, dtype=str), return_inverse=True)
-    return Arrangement(order, payload, cohort_of[order] if len(cohorts) else np.array([], dtype=np.int64))
+    return Arrangement(roster, order, payload, cohort_of[order] if len(cohorts) else np.array([], dtype=np.int64))
 
 
 def _natural(name: str) -> str:
@@ -130,7 +132,6 @@ class Drawn:
 
 
 def drawn(
-    roster: Roster,
     arrangement: Arrangement,
     metric: str,
     label: str,
@@ -144,6 +145,7 @@ def drawn(
     found: what was read. For the metrics "age_s" and "findings" its ages and keys alone matter.
     severities: worst open finding by node and device (None: of the node as a whole).
     """
+    roster = arrangement.roster
     values, ages = align(roster, found)
     if metric == "age_s":
         values = ages.copy()

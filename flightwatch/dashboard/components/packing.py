@@ -9,6 +9,8 @@ import numpy as np
 
 #: Share of uneven distances up to which times count as even with holes.
 RARE = 0.02
+#: A hole of any length is one hole: filled, the values may be so many times as many.
+MOST_FILLED = 2
 _DTYPES = {"f": "f4", "i": "i4", "u": "u4", "b": "u1"}
 
 
@@ -53,7 +55,10 @@ def along(places: Any, values: Any) -> dict[str, Any]:
     usual = int(np.median(steps))
     if (steps % usual).any() or (steps != usual).mean() > RARE:
         return {"x": _texts(x_ms), "y": packed_array(y)}
-    filled = np.full(int(steps.sum() // usual) + 1, np.nan)
+    size = int(steps.sum() // usual) + 1
+    if size > MOST_FILLED * len(y):
+        return {"x": _texts(x_ms), "y": packed_array(y)}
+    filled = np.full(size, np.nan)
     filled[np.concatenate([[0], np.cumsum(steps // usual)])] = y
     return {"x0": _texts(x_ms[:1])[0], "dx": usual, "y": packed_array(filled)}
 
