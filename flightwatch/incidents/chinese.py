@@ -19,6 +19,8 @@ _SHAPES = {
     "what": "(?:computes|leaves|waits|moves) .+?", "where": r"(?: in .+?)?(?: \(\w+\))?",
     "code": r"[\w:.-]+(?: [\w.-]+)?",
 }  # fmt: skip
+#: Detectors' sentences are shorter (statements cut them there); an event's message can be a page of anything.
+_LONGEST = 2000
 _DEVICE = re.compile(r"\bdevice (\d+)")
 _RANKS = re.compile(r"\b[Rr]anks (?=\d)")
 
@@ -30,10 +32,13 @@ def in_chinese(sentence: str) -> str | None:
     Names, figures and what a vendor calls an error stay as they are. Costs a search through the catalogue, once a
     sentence.
     """
+    sentence = sentence.strip()
+    if len(sentence) > _LONGEST or "\n" in sentence:
+        return None
     for end, chinese in _ENDS:
         if sentence.endswith(end):
             return _ended(sentence.removesuffix(end), chinese)
-    return _translated(sentence.strip(), _sentences())
+    return _translated(sentence, _sentences())
 
 
 def _ended(begin: str, end: str) -> str | None:
@@ -44,15 +49,39 @@ def _ended(begin: str, end: str) -> str | None:
     return None if found is None else found.rstrip("。") + end
 
 
-_Patterns = tuple[tuple[re.Pattern[str], str], ...]
+class _Pattern:
+    """A sentence of the catalogue and its Chinese.
+
+    Before the expression is tried, its literal parts are looked for one after the other: on a text that has only some
+    of them the expression would try every way to share the text out among its holes, for minutes on a hostile one.
+    """
+
+    def __init__(self, english: str, chinese: str) -> None:
+        self.chinese = chinese
+        self._expression = re.compile(_expression(english))
+        self._literals = _HOLE.split(english)[::2]
+
+    def match(self, text: str) -> re.Match[str] | None:
+        """Return the match of a whole text."""
+        *parts, last = self._literals
+        at = 0
+        for part in parts:
+            at = text.find(part, at)
+            if at < 0:
+                return None
+            at += len(part)
+        return self._expression.fullmatch(text) if text.endswith(last) and len(text) - len(last) >= at else None
+
+
+_Patterns = tuple[_Pattern, ...]
 
 
 def _translated(text: str, patterns: _Patterns) -> str | None:
-    for pattern, chinese in patterns:
-        match = pattern.fullmatch(text)
+    for pattern in patterns:
+        match = pattern.match(text)
         if match is not None:
             # The keys of the pattern are the holes of the Chinese, all of them or some.
-            return _HOLE.sub(_text_of(match), chinese)
+            return _HOLE.sub(_text_of(match), pattern.chinese)
     return None
 
 
@@ -97,7 +126,7 @@ def _head(text: str, signs: str) -> str:
 
 
 def _compiled(catalogue: Mapping[str, str]) -> _Patterns:
-    return tuple((re.compile(_expression(english)), chinese) for english, chinese in catalogue.items())
+    return tuple(_Pattern(english, chinese) for english, chinese in catalogue.items())
 
 
 def _expression(english: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,3 +99,14 @@ def test_what_is_not_in_the_catalogue_is_left_to_the_caller() -> None:
     assert in_chinese("An operator wrote this by hand.") is None
     assert in_chinese("") is None
     assert in_chinese("x" * 20_000) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["who has y = z; " * 130, "Loss of a is b at step c, " * 76, "a: b, c (" * 220, "x" * 100_000,
+     "Loss of a is b at step c, " * 70 + "\n times its recent level d."],
+)  # fmt: skip
+def test_a_text_made_to_be_searched_for_minutes_is_passed_over_at_once(text: str) -> None:
+    began_s = time.process_time()
+    assert in_chinese(text) is None
+    assert time.process_time() - began_s < 0.2
