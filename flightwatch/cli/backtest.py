@@ -32,16 +32,17 @@ EPILOG = """examples:
   flightwatch backtest --table rank_steps=steps.parquet --set fail_slow.shift=0.05
   flightwatch backtest --store --truth known.csv --compare eager=slow.z=5 --compare calm=slow.z=9,fail_slow.shift=0.1
 
-Files are Parquet, CSV or JSON lines (also in gzip) with the columns of the table; times are ISO-8601 UTC or epoch milliseconds, an empty
-cell is unknown. Without rank_steps, it is derived from op_timings of level phase. --store reads the store that
-the settings name: servers, or an embedded store that no running instance holds; rows of the whole range are in
-memory at once. --truth is a CSV with the columns kind, target and, where known, scope, first_step or first_ts; a
-target is a node, a rank, NODE/DEVICE, or a name as in the column targets. The comparison goes to standard error as
-one JSON line; a truth without rows grades a clean recording. --set changes a threshold (`flightwatch detect list
---format json` names them); --compare runs further sets of thresholds over the same rows and prints one row per set
-instead of findings. --summary prints the incidents that the live engine would make of the findings, as one JSON
-line each with --format json. --explain also names what a finding follows from and what follows from it. Exit codes:
-0 done, 2 usage, 3 malformed input (what could be read is still used), 4 no rows that a detector can read."""
+Files are Parquet, CSV or JSON lines (also in gzip) with the columns of the table; times are ISO-8601 UTC or epoch
+milliseconds, an empty cell is unknown. Without rank_steps, it is derived from op_timings of level phase. --store
+reads the store that the settings name: servers, or an embedded store that no running instance holds; rows of the
+whole range are in memory at once. --truth is a CSV with the columns kind, target and, where known, scope,
+first_step or first_ts; a target is a node, a rank, NODE/DEVICE, or a name as in the column targets. The comparison
+goes to standard error as one JSON line; a truth without rows grades a clean recording. --set changes a threshold
+(`flightwatch detect list --format json` names them); --compare runs further sets of thresholds over the same rows
+and prints one row per set instead of findings. --summary prints the incidents that the live engine would make of
+the findings, as one JSON line each with --format json. --explain also names what a finding follows from and what
+follows from it. Exit codes: 0 done, 2 usage, 3 malformed input (what could be read is still used), 4 no rows that a
+detector can read."""
 DAY_MS = 86_400_000
 
 
