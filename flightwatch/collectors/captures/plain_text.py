@@ -69,7 +69,10 @@ class PlainText:
             self._nuls += len(head)
             head = more
         self._rest = rejoin(head, raw)
-        self._encoding = encoding_of(head.lstrip(b"\0"))
+        self._encoding = encoding_of(head)
+        if self._encoding == "utf-8-sig":
+            # Below a hole; big-endian UTF-16 begins with a NUL of its own and was told above.
+            self._encoding = encoding_of(head.lstrip(b"\0"))
         self._held = b""
         self._started = False
         is_text = self._encoding != "utf-8-sig" or not (b"\0" in head.strip(b"\0") or head.startswith(_BINARY))

@@ -80,6 +80,14 @@ def test_what_terminals_editors_and_disks_add_changes_no_row(way: str, tmp_path:
     assert not different
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-be", "utf-16-le", "utf-16"])
+def test_utf_16_is_read_with_and_without_its_mark(encoding: str, tmp_path: Path) -> None:
+    text = "NIC statistics:\n     rx_packets: 31162\n     tx_packets: 34512\n"
+    rows, _, code = inspected(tmp_path / "ethtool.txt", text.encode(encoding))
+    assert [row.values["rx_packets_total"] for row in rows] == [31162]
+    assert code == ExitCode.DONE
+
+
 def numbers(row: Row) -> dict[str, float]:
     return {
         name: float(value)
