@@ -11,8 +11,7 @@ from typing import Any
 
 from flightwatch.cli.api_client import ApiClient, add_where, client_of, escaped
 from flightwatch.cli.output import add_format, fitted
-from flightwatch.cli.silence import silence_line
-from flightwatch.core.clock import SystemClock, iso_utc
+from flightwatch.cli.silence import ends_at, silence_line
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.vocabulary import ExitCode
 
@@ -148,8 +147,8 @@ def _silence(api: ApiClient, arguments: argparse.Namespace) -> Any:
         matchers = {"node": incident["node"]}
     if incident["tenant"] is not None:
         matchers["tenant"] = incident["tenant"]
-    expires_at = iso_utc(SystemClock().now_ms() + round(arguments.hours * 3_600_000))
-    return api.send("POST", "/silences", {"matchers": matchers, "reason": arguments.reason, "expires_at": expires_at})
+    body = {"matchers": matchers, "reason": arguments.reason, "expires_at": ends_at(arguments.hours)}
+    return api.send("POST", "/silences", body)
 
 
 def _report(api: ApiClient, arguments: argparse.Namespace) -> None:

@@ -23,6 +23,9 @@ EPILOG = (
 )
 
 
+_MOST_HOURS = 24 * 366
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments."""
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -49,15 +52,21 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.verb == "end":
         found = [api.send("DELETE", f"/silences/{escaped(arguments.id)}")]
     else:
-        expires_at = iso_utc(SystemClock().now_ms() + round(arguments.hours * 3_600_000))
-        body = {"matchers": _matchers(arguments.match), "reason": arguments.reason, "expires_at": expires_at,
-                "maintenance": arguments.maintenance}  # fmt: skip
+        body = {"matchers": _matchers(arguments.match), "reason": arguments.reason,
+                "expires_at": ends_at(arguments.hours), "maintenance": arguments.maintenance}  # fmt: skip
         found = [api.send("POST", "/silences", body)]
     for silence in found:
         print(json.dumps(silence, ensure_ascii=False) if arguments.format == "json" else silence_line(silence))
     if not found and arguments.format == "text":
         print("no silence", file=sys.stderr)
     return ExitCode.DONE
+
+
+def ends_at(hours: float) -> str | None:
+    """Return when a silence of so many hours from now ends. Raises ConfigError where that is no time."""
+    if not 0 < hours <= _MOST_HOURS:
+        raise ConfigError(f"--hours {hours:g}: above 0, at most {_MOST_HOURS} (a year)")
+    return iso_utc(SystemClock().now_ms() + round(hours * 3_600_000))
 
 
 def silence_line(silence: dict[str, Any]) -> str:

@@ -164,6 +164,10 @@ def test_silences_are_added_listed_and_ended(instance: Instance, capsys: pytest.
                   ("--match", "colour=red"), ("--match", "node=*")):  # fmt: skip
         code, _, said = flightwatch(capsys, *add, *words)
         assert (code, said.count("\n")) == (2, 1)
+    for hours in ("nan", "inf", "1e300", "0", "-1"):
+        for verb in (["silence", "add", "--match", "node=a"], ["incident", "silence", "i0"]):
+            code, _, said = flightwatch(capsys, *verb, f"--hours={hours}", "--reason", "pump", *where)
+            assert (code, said.count("\n"), "--hours" in said) == (2, 1, True)
     ids = [line.split()[0] for line in flightwatch(capsys, "silence", "list", *where)[1].splitlines()]
     assert made["id"] in ids
     assert "ended" in flightwatch(capsys, "silence", "end", made["id"], *where)[1]
