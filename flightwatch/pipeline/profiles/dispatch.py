@@ -141,7 +141,8 @@ class Dispatcher:
                     reason += ", or it is older than `flightwatch profile blocks`"
                 news.append(RankNews(row["rank"], "failed", reason))
             elif late and row["state"] not in RANK_ENDED:
-                reason = f"node {row['node']} has not sent the trace in time (last state: {row['state']})"
+                what = "said that its times are sent" if request["options"].get(BLOCKS) else "sent the trace"
+                reason = f"node {row['node']} has not {what} in time (last state: {row['state']})"
                 news.append(RankNews(row["rank"], "failed", reason))
         if news:
             self._profiles.tell(request["id"], news)

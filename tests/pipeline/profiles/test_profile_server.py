@@ -232,6 +232,18 @@ def test_times_of_blocks_need_no_profiler_and_bring_no_trace(stage: Stage, node:
     assert stage.profiles.get(name)["state"] == "done"
 
 
+def test_times_of_blocks_that_nobody_ends_are_not_called_a_trace(stage: Stage, node: Node) -> None:
+    node.roster(0)
+    name = stage.profiles.create(Wanted("llama", "", [0], 20, {BLOCKS: True}, 10**6, 120, "ann", ""))
+    stage.step()
+    node.tell(name, 0, "armed")
+    stage.step()
+    stage.clock.advance(500)
+    stage.step()
+    reason = stage.profiles.get(name)["ranks"][0]["reason"]
+    assert "has not said that its times are sent in time (last state: armed)" in reason
+
+
 def test_a_profile_says_nothing_of_blocks_to_agents_that_do_not_know_them(stage: Stage, node: Node) -> None:
     node.roster(0)
     stage.create(0)
