@@ -206,18 +206,15 @@ def findings_of(store: Store, job: str, start_ms: int, limit: int = 100) -> list
 def goodput(store: Store, job: str) -> dict[str, Any] | None:
     """Return productive share of a job's time over its attempts: wall_s, train_s by phase, None without phases.
 
-    Training time is counted from the phases that ended and the newest step of the one that goes on; steps that a
-    restart repeated are not taken off here (the view `v_goodput` does that, at the cost of reading every step).
+    Training time is counted from the phases that ended and up to the newest step of the one that goes on, as the view
+    `v_run_phases` has them: a job that was killed says no end, and does not train on. Steps that a restart repeated
+    are not taken off here (the view `v_goodput` does that, at the cost of reading every step).
     """
     rows = store.rows(
         """
-        SELECT min(started) AS first, max(until) AS last,
-            sumIf(dateDiff('millisecond', started, until), phase = 'train') / 1000 AS train_s
-        FROM (
-            SELECT toString(phase) AS phase, ifNull(started_at, ts) AS started,
-                ifNull(max(ended_at), now64(3)) AS until
-            FROM flightwatch.runs WHERE job = {job:String} GROUP BY run, phase, started
-        ) HAVING count() > 0
+        SELECT min(begin_at) AS first, max(end_at) AS last,
+            sumIf(dateDiff('millisecond', begin_at, end_at), phase = 'train') / 1000 AS train_s
+        FROM flightwatch.v_run_phases WHERE job = {job:String} HAVING count() > 0
         """,
         {"job": job},
     )

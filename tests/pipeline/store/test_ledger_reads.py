@@ -7,7 +7,7 @@ import pytest
 
 from flightwatch.core.clock import SystemClock
 from flightwatch.core.errors import ConfigError
-from flightwatch.pipeline.store import ledger_reads
+from flightwatch.pipeline.store import jobs_reads, ledger_reads
 from flightwatch.pipeline.store.client import Store, open_store
 from flightwatch.pipeline.store.migrate import migrate
 from flightwatch.pipeline.store.settings import StoreSettings
@@ -119,6 +119,14 @@ def test_goodput_by_phase_against_a_hand_computed_job(store: Store) -> None:
     assert found["goodput_ratio"] == pytest.approx(420 / 920)
     assert found["repeated_s"] == 540.0 - 420.0
     assert ledger_reads.goodput(store, ["nix"]) == []
+
+
+def test_a_job_that_was_killed_does_not_train_on(store: Store) -> None:
+    # The second attempt never said that it ended; its newest step did, long ago.
+    found = jobs_reads.goodput(store, "llm")
+    assert found is not None
+    assert (found["wall_s"], found["train_s"]) == (920.0, 400.0 + 220.0)
+    assert found["ratio"] == pytest.approx(620 / 920)
 
 
 def test_a_job_that_only_steps_never_exceeds_its_time(store: Store) -> None:
