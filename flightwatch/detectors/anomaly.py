@@ -76,7 +76,7 @@ class AnomalyDetector:
     version = "1"
     needs = Needs(
         {
-            "device_samples": ("ts", "node", "device", "job", "*"),
+            "device_samples": ("ts", "node", "device", "*"),
             "node_samples": ("ts", "node", "*"),
             "sensor_samples": ("ts", "node", "chip", "label", "value"),
             "inventory": ("node", "rack", "cooling_zone"),
@@ -248,8 +248,11 @@ def busy_cells(grid: Grid, frames: Frames) -> BoolArray:
     if devices is None or load is None:
         return busy
     at = np.clip(np.searchsorted(devices.times_T, grid.times_T), 0, len(load) - 1)
+    of_node: dict[object, list[int]] = {}
+    for device, other in enumerate(devices.keys_D):
+        of_node.setdefault(other[0], []).append(device)
     for target, key in enumerate(grid.keys_D):
-        mine = [d for d, other in enumerate(devices.keys_D) if other[0] == key[0]]
+        mine = of_node.get(key[0])
         if mine:
             busy[:, target] = np.nan_to_num(load[:, mine]).max(axis=1)[at] > BUSY_PCT
     return busy
@@ -264,9 +267,15 @@ def _settled(busy_TD: BoolArray, cells: int) -> BoolArray:
 
 def _joint(residual_CTD: FloatArray) -> FloatArray:
     """Root mean square of the three largest residuals, or the largest alone; the smallest of 3 samples in a row."""
-    known = np.nan_to_num(np.abs(residual_CTD))
-    count = min(3, known.shape[0])
-    largest = np.sort(known, axis=0)[-count:]
+    count = min(3, len(residual_CTD))
+    largest = np.zeros((count, *residual_CTD.shape[1:]))
+    for residual in residual_CTD:
+        # Kept in order, the smallest first; a cube of all readings is not sorted for three of them.
+        rest = np.nan_to_num(np.abs(residual))
+        for rank in range(count - 1, -1, -1):
+            larger = np.maximum(largest[rank], rest)
+            rest = np.minimum(largest[rank], rest)
+            largest[rank] = larger
     # One reading far out counts as three that are moderately out.
     joint = np.maximum(np.sqrt((largest**2).mean(axis=0)), largest[-1] / 1.25 if count == 3 else 0.0)
     smooth = joint.copy()

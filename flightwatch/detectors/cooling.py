@@ -6,6 +6,7 @@ Mann-Whitney). The largest domain that explains it is named once; the devices in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,26 +111,34 @@ def warm_domains(thermal: Thermal, limits: ThermalThresholds) -> list[Warming]:
     """Return the largest domains that warmed; a rack inside a warming zone is part of the zone."""
     on, off = hot_cells(limits, thermal.grid)
     found: list[Warming] = []
+    nodes = len({key[0] for key in thermal.grid.keys_D})
     for kind in ("cooling_zone", "rack"):
-        names = thermal.domain_D.get(kind)
-        if names is None:
-            continue
-        for name in sorted({name for name in names if name is not None}):
-            members = [d for d, other in enumerate(names) if other == name]
+        domains = _members(thermal.domain_D.get(kind, ()))
+        for name, members in sorted(domains.items()):
             if any(set(members) <= set(one.members) for one in found):
                 continue
-            warm = _is_warm(thermal, members, limits)
+            warm = _is_warm(thermal, members, nodes, limits)
             for spell in spells(warm[:, None], on, off):
                 if _differs(thermal, members, spell, limits) and _is_whole(thermal, kind, members, spell, limits):
                     found.append(Warming(kind, name, members, spell))
     return found
 
 
-def _is_warm(thermal: Thermal, members: list[int], limits: ThermalThresholds) -> BoolArray:
-    nodes = {thermal.grid.keys_D[d][0] for d in members}
+def _members(names_D: Sequence[str | None]) -> dict[str, list[int]]:
+    """Return the devices of each domain."""
+    found: dict[str, list[int]] = {}
+    for device, name in enumerate(names_D):
+        if name is not None:
+            found.setdefault(name, []).append(device)
+    return found
+
+
+def _is_warm(thermal: Thermal, members: list[int], nodes: int, limits: ThermalThresholds) -> BoolArray:
+    """Say when a domain is warm; `nodes` is how many there are in all."""
+    held = len({thermal.grid.keys_D[d][0] for d in members})
+    if held < 2 or held == nodes:
+        return np.zeros(len(thermal.residual_TD), dtype=bool)
     values = _trusted(thermal, members, limits)
-    if len(nodes) < 2 or len(nodes) == len({key[0] for key in thermal.grid.keys_D}):
-        return np.zeros(len(values), dtype=bool)
     with np.errstate(invalid="ignore"):
         share = (values > limits.domain_k).mean(axis=1)
     return np.asarray((share >= limits.domain_share) & (np.nan_to_num(sorted_median(values)) > limits.domain_k))

@@ -110,7 +110,8 @@ class DeadNodeDetector:
 
 
 def _rows_by_node(frames: Frames) -> tuple[dict[str, np.ndarray], str | None]:
-    parts: list[pd.DataFrame] = []
+    """Return when rows of each node came, each time once, and the cluster."""
+    when_of: dict[str, list[np.ndarray]] = {}
     cluster: str | None = None
     for table in SIGNS_OF_LIFE:
         rows = frames.get(table)
@@ -119,14 +120,20 @@ def _rows_by_node(frames: Frames) -> tuple[dict[str, np.ndarray], str | None]:
         when = rows["ts"].to_numpy(dtype=float)
         if "received_at" in rows:
             when = np.fmax(when, rows["received_at"].to_numpy(dtype=float))
-        seen = pd.DataFrame({"ts": when, "node": rows["node"].astype(object).to_numpy()})
-        parts.append(seen.dropna().drop_duplicates())
+        codes, nodes = pd.factorize(rows["node"])
+        known = (codes >= 0) & ~np.isnan(when)
+        codes, when = codes[known], when[known]
+        order = np.lexsort((when, codes))
+        codes, when = codes[order], when[order]
+        new = np.concatenate([[True], (np.diff(codes) > 0) | (np.diff(when) > 0)])[: len(codes)]
+        codes, when = codes[new], when[new]
+        ends = np.searchsorted(codes, np.arange(len(nodes) + 1))
+        for node, begin, end in zip(list(nodes), ends[:-1], ends[1:], strict=True):
+            if end > begin:
+                when_of.setdefault(str(node), []).append(when[begin:end])
         if cluster is None and "cluster" in rows and isinstance(rows["cluster"].iloc[0], str):
             cluster = rows["cluster"].iloc[0]
-    if not parts:
-        return {}, None
-    every = pd.concat(parts, ignore_index=True)
-    return {str(node): np.unique(group.to_numpy(dtype=float)) for node, group in every.groupby("node")["ts"]}, cluster
+    return {node: np.unique(np.concatenate(parts)) for node, parts in when_of.items()}, cluster
 
 
 def _interval(times: np.ndarray) -> float:

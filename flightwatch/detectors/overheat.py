@@ -72,7 +72,7 @@ class OverheatDetector:
     def _mates(self, thermal: Thermal, every: list[Spell], spell: Spell, on: int) -> list[Spell]:
         """Return the spells of the node's devices that began together, when they are most of its devices."""
         node = thermal.grid.keys_D[spell.target][0]
-        devices = sum(1 for key in thermal.grid.keys_D if key[0] == node)
+        devices = thermal.grid.devices_of[node]
         together = [
             one for one in every if thermal.grid.keys_D[one.target][0] == node and abs(one.said - spell.said) <= 3 * on
         ]

@@ -6,8 +6,10 @@ Shape letters: T times, D targets (devices, nodes, ports, ...).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,11 @@ class Grid:
     def shape(self) -> tuple[int, int]:
         """Times and targets."""
         return len(self.times_T), len(self.keys_D)
+
+    @cached_property
+    def devices_of(self) -> Counter[Any]:
+        """How many targets each node has."""
+        return Counter(key[0] for key in self.keys_D)
 
     def has(self, name: str) -> bool:
         """Say whether any value of a column is known."""

@@ -177,7 +177,7 @@ class ThrottleDetector:
             together = [
                 one for one in every if grid.keys_D[one.target][0] == node and abs(one.said - spell.said) <= 2 * hold
             ]
-            devices = sum(1 for key in grid.keys_D if key[0] == node)
+            devices = grid.devices_of[node]
             whole = devices > 1 and len(together) >= 0.75 * devices
             if whole:
                 done |= {one.target for one in together}

@@ -8,12 +8,15 @@ import pandas as pd
 
 from flightwatch.detectors.contract import Detector
 from flightwatch.pipeline.detection.files import frame_of
+from flightwatch.pipeline.detection.sample_frames import ARROW_SETTINGS, sample_frame
 from flightwatch.pipeline.store.client import Store
 from flightwatch.pipeline.store.detection_reads import SAMPLED, columns_of, pace_sql, thinned, window_sql
 
 #: Tables whose rows hold until replaced: read whole, not by window.
 STANDING = ("placements", "inventory", "config_facts", "links", "process_groups")
 COMMON_COLUMNS = ("cluster", "node", "job", "run", "rank", "step", "device")
+#: What every reader of samples gets beside the columns it asks for.
+SAMPLE_COLUMNS = ("cluster", "node", "device", "parent_device")
 #: What `rank_steps` is derived from where it is absent.
 _OPS = ("level", "kind", "op", "dur_us", "wait_us", "steps", "axis", "process_group")
 
@@ -52,12 +55,15 @@ def read_window(
         if table == "op_timings" and not frames.get("rank_steps", pd.DataFrame()).empty:
             continue
         since = 0 if table in STANDING else since_of(table)
-        columns = columns_of(table, (*wanted, *COMMON_COLUMNS))
+        columns = columns_of(table, (*wanted, *(SAMPLE_COLUMNS if table in SAMPLED else COMMON_COLUMNS)))
         parameters = {"since": moment(since), "until": moment(until_ms)} | ({"shard": shard} if shards > 1 else {})
         text = window_sql(table, columns, shards)
-        if most_rows is not None and table in SAMPLED:
+        if table not in SAMPLED:
+            frames[table] = frame_of(table, store.arrow(text, parameters))
+            continue
+        if most_rows is not None:
             text = _bounded(store, table, text, parameters, until_ms - since, most_rows)
-        frames[table] = frame_of(table, store.arrow(text, parameters))
+        frames[table] = sample_frame(table, store.arrow(text, parameters, ARROW_SETTINGS))
     return frames
 
 

@@ -17,15 +17,21 @@ SAMPLED = {
     "storage_samples": "node, target", "sensor_samples": "node, device, chip, label",
 }  # fmt: skip
 
-#: Types whose columns a detector that asks for "*" gets.
-_NUMBERS = ("f32", "f64", "u8", "u16", "u32", "u64", "i16", "i32", "i64", "time")
+#: Types of readings and counters; narrower numbers say who or what.
+_READINGS = ("f32", "f64", "u32", "u64")
+#: Where a row came from is no reading.
+_ORIGIN = ("src_partition", "src_offset")
 
 
 def columns_of(table: str, wanted: Iterable[str]) -> tuple[str, ...]:
-    """Return the columns of `table` to select; "*" stands for all numbers, unknown names are left out."""
+    """Return the columns of `table` to select; "*" stands for all readings, unknown names are left out."""
     names = set(wanted)
     every = "*" in names
-    chosen = [c.name for c in TABLES[table].columns if c.name in names or (every and c.type in _NUMBERS)]
+    chosen = [
+        c.name
+        for c in TABLES[table].columns
+        if c.name in names or (every and c.type in _READINGS and c.name not in _ORIGIN)
+    ]
     return tuple(dict.fromkeys(("ts", *chosen)))
 
 
