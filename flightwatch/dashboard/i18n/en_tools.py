@@ -18,6 +18,7 @@ WORDS: dict[str, str] = {
     "example.goodput": "Goodput of every job",
     "example.holes": "Holes in the data",
     "example.changed": "What changed on a node before its first incident",
+    "example.waits": "Waiting and transfer of ranks whose groups span nodes",
     "sql.run": "Run",
     "sql.dialect": "ClickHouse dialect; reads only",
     "sql.query": "Query",

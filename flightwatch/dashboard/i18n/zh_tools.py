@@ -18,6 +18,7 @@ WORDS: dict[str, str] = {
     "example.goodput": "每个作业的有效产出",
     "example.holes": "数据中的空洞",
     "example.changed": "节点首个事件之前有什么变化",
+    "example.waits": "跨节点通信组中各 rank 的等待与传输",
     "sql.run": "运行",
     "sql.dialect": "ClickHouse 方言，只读",
     "sql.query": "查询",

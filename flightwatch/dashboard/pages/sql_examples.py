@@ -131,4 +131,30 @@ FROM flightwatch.config_facts
 WHERE node = 'node-0001' AND ts > now() - INTERVAL 1 DAY
 ORDER BY ts""",
     ),
+    (
+        "waits",
+        """WITH places AS (
+    SELECT rank, argMax(ifNull(tp, -1), ts) AS tp, argMax(ifNull(cp, -1), ts) AS cp, argMax(ifNull(pp, -1), ts) AS pp,
+           argMax(ifNull(dp, -1), ts) AS dp
+    FROM flightwatch.placements
+    WHERE job = 'llama' AND run = (SELECT argMax(run, ts) FROM flightwatch.rank_steps WHERE job = 'llama')
+    GROUP BY rank
+), spent AS (
+    SELECT step, rank, comm_us, comm_by_axis_us, arrayJoin(mapKeys(comm_by_axis_us)) AS axis
+    FROM flightwatch.rank_steps
+    WHERE job = 'llama' AND run = (SELECT argMax(run, ts) FROM flightwatch.rank_steps WHERE job = 'llama')
+      AND ts > now() - INTERVAL 10 MINUTE
+), shortest AS (
+    SELECT step, rank, comm_us, min(comm_by_axis_us[axis]) OVER (
+               PARTITION BY step, axis, if(axis = 'tp', 0, tp), if(axis = 'cp', 0, cp), pp, if(axis = 'dp', 0, dp)
+           ) AS axis_us
+    FROM spent INNER JOIN places ON spent.rank = places.rank
+    WHERE axis IN ('tp', 'cp', 'dp')
+), split AS (
+    SELECT step, rank, any(comm_us) AS comm, least(sum(axis_us), comm) AS transfer
+    FROM shortest GROUP BY step, rank
+)
+SELECT rank, round(avg(comm - transfer)) AS wait_us, round(avg(transfer)) AS transfer_us, count() AS steps
+FROM split GROUP BY rank ORDER BY wait_us LIMIT 20""",
+    ),
 )

@@ -15,14 +15,19 @@ from tests.pipeline.store.blocks import insert
 
 PAGE = Path(__file__).parents[3] / "docs" / "sql.md"
 RECIPES = re.findall(r"^([^\n]+):\n\n```sql\n(.+?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-NOW = time.time_ns() // 1_000_000
+
+
+def now_ms() -> int:
+    # Not once for the module: it may have been read long before its tests run.
+    return time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
 def fleet(store: Store) -> Store:
     """Eight devices, the last one hot and power-hungry, with a counter that resets."""
+    now = now_ms()
     rows = [
-        {"ts": NOW - 180_000 + 60_000 * minute, "node": "node-0001", "device": device, "vendor": "nvidia",
+        {"ts": now - 180_000 + 60_000 * minute, "node": "node-0001", "device": device, "vendor": "nvidia",
          "temp_c": 60.0 + device % 3 + 25 * (device == 7), "power_w": 400.0 + device % 3 + 250 * (device == 7),
          "energy_j_total": 1e6 + 36_000.0 * minute, "ecc_corrected_total": (5, 9, 2)[minute]}
         for minute in range(3) for device in range(8)
@@ -64,13 +69,14 @@ def test_energy_is_the_difference_of_counters(fleet: Store) -> None:
 
 def test_waits_of_groups_across_nodes_are_split(store: Store) -> None:
     """Two data-parallel groups of two, one for each stage; rank 3 is late, so rank 1 waits for it."""
+    now = now_ms()
     spent = {0: 500.0, 1: 3000.0, 2: 400.0, 3: 700.0}
     places = [
-        {"ts": NOW, "node": f"n{rank}", "job": "llama", "run": "0", "rank": rank, "pp": rank % 2, "dp": rank // 2}
+        {"ts": now, "node": f"n{rank}", "job": "llama", "run": "0", "rank": rank, "pp": rank % 2, "dp": rank // 2}
         for rank in spent
     ]
     steps = [
-        {"ts": NOW, "node": f"n{rank}", "job": "llama", "run": "0", "rank": rank, "step": step, "step_us": 9e3,
+        {"ts": now, "node": f"n{rank}", "job": "llama", "run": "0", "rank": rank, "step": step, "step_us": 9e3,
          "comm_us": us + 5.0, "comm_by_axis_us": {"dp": us}}
         for step in range(3) for rank, us in spent.items()
     ]  # fmt: skip
