@@ -145,9 +145,13 @@ def _is_warm(thermal: Thermal, members: list[int], nodes: int, limits: ThermalTh
 
 
 def _trusted(thermal: Thermal, members: list[int], limits: ThermalThresholds) -> FloatArray:
-    """Return residuals of members; unknown while what is expected of one is known no better than what is looked for."""
-    sure = thermal.sigma_TD[:, members] <= limits.domain_k / 2 + thermal.sigma
-    return np.where(sure, thermal.residual_TD[:, members], np.nan)
+    """Return residuals of members; unknown while what is expected of one is known no better than what is looked for,
+    unless it is hotter than that beyond its own doubt.
+    """
+    sigma, residual = thermal.sigma_TD[:, members], thermal.residual_TD[:, members]
+    with np.errstate(invalid="ignore"):
+        sure = (sigma <= limits.domain_k / 2 + thermal.sigma) | (residual > limits.domain_k + limits.z * sigma)
+    return np.where(sure, residual, np.nan)
 
 
 def _differs(thermal: Thermal, members: list[int], spell: Spell, limits: ThermalThresholds) -> bool:
