@@ -45,6 +45,7 @@ WORDS: dict[str, str] = {
     "silences.maintenance": "maintenance",
     "silences.until": "until {at}",
     "silences.rack": "Rack",
+    "silences.tenant": "Tenant",
     "silences.how": "What is filled in must all match; * stands for any characters.",
     "act.acknowledge": "Acknowledge",
     "act.assign": "Assign",

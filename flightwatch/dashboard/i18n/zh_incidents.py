@@ -45,6 +45,7 @@ WORDS: dict[str, str] = {
     "silences.maintenance": "维护",
     "silences.until": "至 {at}",
     "silences.rack": "机柜",
+    "silences.tenant": "租户",
     "silences.how": "填写的条件须全部匹配；* 代表任意字符。",
     "act.acknowledge": "确认",
     "act.assign": "指派",

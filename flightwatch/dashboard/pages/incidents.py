@@ -13,6 +13,7 @@ from flightwatch.core.clock import SystemClock
 from flightwatch.core.errors import ConfigError
 from flightwatch.core.incident import Incident
 from flightwatch.core.vocabulary import FindingKind
+from flightwatch.dashboard.access.viewer import Viewer
 from flightwatch.dashboard.components import acts, controls, grids
 from flightwatch.dashboard.components.incident_reads import STATES, IncidentReads, filter_of
 from flightwatch.dashboard.components.panels import empty, panel, severity
@@ -122,7 +123,7 @@ def _bulk() -> list[Any]:
                     t("act.silence"),
                     acts.act_form(
                         "/api/v1/silences",
-                        [_matchers(), acts.field("reason", t("act.reason")), acts.hours_field()],
+                        [matcher_fields(viewer()), acts.field("reason", t("act.reason")), acts.hours_field()],
                         t("act.silence"),
                     ),
                     note=t("silences.how"),
@@ -146,8 +147,11 @@ def _bulk() -> list[Any]:
     ]
 
 
-def _matchers() -> Any:
-    """Return the fields that say what is silenced; those left empty match everything."""
+def matcher_fields(asking: Viewer) -> Any:
+    """Return the fields that say what is silenced; those left empty match everything.
+
+    Who may act for some tenants only says for which: a silence without a tenant is one of everybody's incidents.
+    """
     kinds = [("", t("incidents.any_kind")), *((kind.value, known("kind", kind.value)) for kind in FindingKind)]
     fields = [
         acts.choice_field("kind", t("col.kind"), kinds, ""),
@@ -156,6 +160,9 @@ def _matchers() -> Any:
             for name, words in (("node", t("page.node")), ("rack", t("silences.rack")), ("job", t("page.job")))
         ),
     ]
+    if not asking.may(Role.OPERATOR):
+        own = sorted({one.tenant for one in asking.grants if one.tenant and one.role.covers(Role.OPERATOR)})
+        fields.append(acts.choice_field("tenant", t("silences.tenant"), [(one, one) for one in own], own[0], raw=True))
     return html.Div(fields, className="fw-act", **{"data-into": "matchers"})
 
 
