@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 from flightwatch.cli.alert_parts import channels_of
 from flightwatch.cli.common_settings import CommonSettings
-from flightwatch.cli.detection_parts import expectations_of
+from flightwatch.cli.detection_parts import expectations_to_show
 from flightwatch.cli.sections import load_settings
 from flightwatch.cli.stopping import when_asked_to_stop
 from flightwatch.core.clock import SystemClock
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
             publish_findings=FindingPublisher(bus, clock, common.cluster, common.node_name).publish,
             channels=channels_of(settings, clock),
             actions=settings.section(ActionSettings),
-            expectations=expectations_of(settings.section(DetectSettings)),
+            expectations=expectations_to_show(settings.section(DetectSettings)),
         )
         app = create_app(services, loopback_only=is_loopback(host), base_path=console.base_path)
         server = HttpServer("console", app, bound)

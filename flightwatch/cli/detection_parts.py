@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flightwatch.cli.common_settings import CommonSettings
 from flightwatch.core.clock import Clock
 from flightwatch.core.ed25519 import SigningKey
+from flightwatch.core.errors import ConfigError
 from flightwatch.core.settings import Loaded
 from flightwatch.detectors.autoencoder_model import load_model
 from flightwatch.detectors.contract import Detector
@@ -27,10 +29,24 @@ from flightwatch.pipeline.evidence_requests import EvidenceRequester
 from flightwatch.pipeline.profiles.records import Profiles
 from flightwatch.pipeline.store.client import Store
 
+log = logging.getLogger(__name__)
+
 
 def expectations_of(section: DetectSettings) -> Sequence[Expectation]:
     """Return what jobs should reach by the file that the settings name. Raises ConfigError when it cannot be used."""
     return read_expectation(Path(section.expectation)) if section.expectation else ()
+
+
+def expectations_to_show(section: DetectSettings) -> Sequence[Expectation]:
+    """Return what jobs should reach, for pages: nothing, and a warning, where the file cannot be used here.
+
+    A console may run on another machine than detection does, with the same settings.
+    """
+    try:
+        return expectations_of(section)
+    except ConfigError as error:
+        log.warning("pages show no utilisation by expectations: %s", error)
+        return ()
 
 
 def configured_detectors(section: DetectSettings) -> list[Detector]:

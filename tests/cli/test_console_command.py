@@ -22,6 +22,8 @@ def console(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     port = free_port()
     environment = os.environ | {"FLIGHTWATCH_FLIGHTWATCH_DATA_DIR": str(tmp_path / "data")}
     environment.pop("FLIGHTWATCH_CONFIG", None)
+    # A file of the machine that detects: the pages go without.
+    environment["FLIGHTWATCH_DETECT_EXPECTATION"] = str(tmp_path / "elsewhere.json")
     command = [sys.executable, "-m", "flightwatch.cli", "console", "--port", str(port)]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     yield process, port
