@@ -31,9 +31,10 @@ STEP_SCATTER = float(np.sqrt(5) / 1.2)
 LEAST_EXPECTED, CHANCE = 0.05, 1e-4
 #: Blocks that two long bursts fill.
 LONG_BLOCKS = 4
-#: Single long steps: how many in the window, how high (effect, scatters of a step), and how unlikely their number; the
-#: share of intervals that are multiples of one interval from which they keep a schedule.
-SINGLES, SINGLE_EFFECT, SINGLE_Z, SINGLE_CHANCE, SCHEDULED = 8, 0.05, 4.0, 1e-7, 0.7
+#: Single long steps: blocks of their window (they are common: a longer one tells no more), how many in it, how high
+#: (effect, scatters of a step), and how unlikely their number; the share of intervals that are multiples of one
+#: interval from which they keep a schedule.
+SINGLE_WINDOW, SINGLES, SINGLE_EFFECT, SINGLE_Z, SINGLE_CHANCE, SCHEDULED = 40, 8, 0.05, 4.0, 1e-7, 0.7
 
 
 @dataclass(frozen=True)
@@ -129,16 +130,16 @@ def single_steps(
     chosen = chosen[chosen > 0] if len(chosen) <= max(2, ranks // 8) else chosen[:0]
     if not len(chosen):
         return None
-    usual = np.sort(trailing_sum(per_block, limits.window), axis=1)[:, : max(1, int(0.8 * ranks))].mean(axis=1)
+    usual = np.sort(trailing_sum(per_block, SINGLE_WINDOW), axis=1)[:, : max(1, int(0.8 * ranks))].mean(axis=1)
     found = Bursts(np.zeros(sigma_TR.shape, dtype=bool), np.zeros_like(sigma_TR), np.zeros_like(sigma_TR))
     for rank in chosen.tolist():
-        count = trailing_sum(per_block[:, rank], limits.window)
+        count = trailing_sum(per_block[:, rank], SINGLE_WINDOW)
         expected = np.maximum(usual, 0.2)
         on = (count >= SINGLES) & (per_block[:, rank] > 0) & (stats.poisson.sf(count - 1, expected) < SINGLE_CHANCE)
         mine = hits[:, :, rank].reshape(-1)
         height = steps[:, :, rank].reshape(-1) - np.repeat(usual_TR[:, rank], 5)
         for block in np.nonzero(on)[0].tolist():
-            window = slice(max(0, (block - limits.window + 1) * 5), (block + 1) * 5)
+            window = slice(max(0, (block - SINGLE_WINDOW + 1) * 5), (block + 1) * 5)
             if _scheduled(np.nonzero(mine[window])[0]):
                 continue
             found.on_TR[block, rank] = True

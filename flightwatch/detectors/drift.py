@@ -96,7 +96,9 @@ class DriftThresholds:
     minimum_blocks: int = 5
 
 
-COMPUTE = DriftThresholds()
+#: Bursts of a rank's compute are remembered as long as a live window is: a tenth of the time, a few steps each, makes
+#: three in forty blocks only by luck.
+COMPUTE = DriftThresholds(recurrence_window=80)
 #: Shares of the step: a channel that takes a few per cent of the step must grow by a per cent of the step.
 SHARE = DriftThresholds(
     windows=((1, 10.0, 0.06), (2, 9.0, 0.04), (4, 8.0, 0.02), (8, 7.0, 0.012), (16, 7.0, 0.012)),

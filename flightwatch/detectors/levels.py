@@ -54,7 +54,7 @@ def far_levels(
         mean = means.over(width)[asked]
         sigma, freedom = level_sigma(mean, groups, floor * more_floor)
         # With few peers the scatter itself is uncertain: Student's quantile, not the normal one.
-        limit = np.maximum(z_limit * more_z, stats.t.isf(CHANCE, freedom))
+        limit = max(z_limit * more_z, float(stats.t.isf(CHANCE, freedom)))
         z = (mean / sigma).astype(np.float32)
         with np.errstate(invalid="ignore"):
             far = (z > limit) & (mean > least * more_effect) & in_large
@@ -72,9 +72,9 @@ def far_levels(
         yield means_TR, z_TR, where
 
 
-def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[FloatArray, FloatArray]:
+def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[FloatArray, float]:
     """Return the scatter between peers per rank, pooled over the job and shrunk to it, and the z limit's degrees of
-    freedom per rank."""
+    freedom."""
     large = groups.size_G >= MINIMUM_PEERS
     in_large = groups.members_of(large)
     bias = small_group_factor(groups)
@@ -84,5 +84,4 @@ def level_sigma(level_TR: FloatArray, groups: Groups, floor: float) -> tuple[Flo
     mixed = np.sqrt(weight * own**2 + (1 - weight) * pooled[:, None] ** 2)
     # A few peers that happen to lie close say little: never below what the whole job scatters.
     sigma = groups.to_ranks(np.maximum(np.maximum(mixed, pooled[:, None]), floor))
-    freedom = np.full(level_TR.shape[1], max(1.0, 0.6 * (in_large.sum() - large.sum())))
-    return sigma, freedom
+    return sigma, float(max(1.0, 0.6 * (in_large.sum() - large.sum())))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from flightwatch.detectors.bursts import BurstLimits, recurring_bursts, single_steps
+from flightwatch.detectors.drift import COMPUTE
 
 LIMITS = BurstLimits(minimum_blocks=5, bursts=3, effect=0.025, z=1.6, window=40)
 RANKS, STEPS = 16, 400
@@ -20,9 +23,9 @@ def parts(values_SR: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return blocks, np.full_like(blocks, 0.0085), np.zeros_like(blocks)
 
 
-def told(values_SR: np.ndarray) -> set[int]:
+def told(values_SR: np.ndarray, limits: BurstLimits = LIMITS) -> set[int]:
     own, sigma, usual = parts(values_SR)
-    found = recurring_bursts(own, sigma, values_SR, usual, 1.0, LIMITS)
+    found = recurring_bursts(own, sigma, values_SR, usual, 1.0, limits)
     return set() if found is None else set(np.nonzero(found.on_TR.any(axis=0))[0].tolist())
 
 
@@ -44,6 +47,15 @@ def test_three_short_bursts_or_two_long_ones() -> None:
     for begin in (150, 250):
         two[begin : begin + 12, 9] += 0.12
     assert told(two) == {9}
+
+
+def test_bursts_far_apart_are_remembered_as_long_as_the_window() -> None:
+    values = series()
+    for begin in (100, 223, 351):
+        values[begin : begin + 5, 7] += 0.06
+    assert told(values) == set()
+    assert told(values, replace(LIMITS, window=COMPUTE.recurrence_window)) == {7}
+    assert told(series(), replace(LIMITS, window=COMPUTE.recurrence_window)) == set()
 
 
 def test_what_all_ranks_do_is_nobodys_burst() -> None:
