@@ -5,9 +5,12 @@ A million rows of device samples take half of what 64-bit columns take; every va
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pandas.api.types import union_categoricals
 
 from flightwatch.core.catalogue import TABLES
 
@@ -36,6 +39,25 @@ def sample_frame(name: str, rows: pa.Table) -> pd.DataFrame:
         elif not kind.startswith(("map", "list")):
             columns[column] = _numbers(rows.column(column), pa.float32() if kind in NARROW else pa.float64())
     # Columns are new arrays: gathered into one block they would exist twice.
+    return pd.DataFrame(columns, copy=False)
+
+
+def joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of all parts as one frame; takes the parts apart, so that little exists twice.
+
+    Parameters
+    ----------
+    parts: at least one, as `sample_frame` returns them, with the same columns.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, np.ndarray | pd.Categorical] = {}
+    for name in list(parts[0].columns):
+        values = [part.pop(name).array for part in parts]
+        if isinstance(values[0], pd.Categorical):
+            columns[name] = union_categoricals(values)
+        else:
+            columns[name] = np.concatenate([np.asarray(one) for one in values])
     return pd.DataFrame(columns, copy=False)
 
 

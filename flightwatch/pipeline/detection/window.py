@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from flightwatch.detectors.contract import Detector
 from flightwatch.pipeline.detection.files import frame_of
-from flightwatch.pipeline.detection.sample_frames import ARROW_SETTINGS, sample_frame
+from flightwatch.pipeline.detection.sample_frames import ARROW_SETTINGS, joined, sample_frame
 from flightwatch.pipeline.store.client import Store
-from flightwatch.pipeline.store.detection_reads import SAMPLED, columns_of, pace_sql, thinned, window_sql
+from flightwatch.pipeline.store.detection_reads import SAMPLED, columns_of, of_nodes, pace_sql, thinned, window_sql
 
 #: Tables whose rows hold until replaced: read whole, not by window.
 STANDING = ("placements", "inventory", "config_facts", "links", "process_groups")
 COMMON_COLUMNS = ("cluster", "node", "job", "run", "rank", "step", "device")
+#: Rows of samples read at once: what the store and the driver hold of them is let go before the next ones.
+SLICE_ROWS = 250_000
 #: What every reader of samples gets beside the columns it asks for.
 SAMPLE_COLUMNS = ("cluster", "node", "device", "parent_device")
 #: What `rank_steps` is derived from where it is absent.
@@ -61,22 +64,37 @@ def read_window(
         if table not in SAMPLED:
             frames[table] = frame_of(table, store.arrow(text, parameters))
             continue
-        if most_rows is not None:
-            text = _bounded(store, table, text, parameters, until_ms - since, most_rows)
-        frames[table] = sample_frame(table, store.arrow(text, parameters, ARROW_SETTINGS))
+        frames[table] = _samples(store, table, text, parameters, until_ms - since, most_rows)
     return frames
 
 
-def _bounded(
-    store: Store, table: str, text: str, parameters: Mapping[str, object], window_ms: int, most_rows: int
-) -> str:  # fmt: skip
-    """Return the query with as many sampling intervals left out as it takes to stay at `most_rows` rows."""
-    size = store.rows(pace_sql(table), {name: parameters[name] for name in ("since", "until")})[0]
-    every = -(-int(size["rows"]) // most_rows)
-    if every <= 1:
-        return text
-    # Targets that were not there all the time make the interval look longer: more is kept.
-    return thinned(text, max(1, round(window_ms * int(size["targets"]) / int(size["rows"]))), every)
+def _samples(
+    store: Store, table: str, text: str, parameters: Mapping[str, object], window_ms: int, most_rows: int | None
+) -> pd.DataFrame:  # fmt: skip
+    """Read a table of samples, some nodes at a time, with as many samplings left out as `most_rows` takes."""
+    pace = store.rows(pace_sql(table), {name: parameters[name] for name in ("since", "until")})
+    rows, targets = (sum(int(node[name]) for node in pace) for name in ("rows", "targets"))
+    every = 1 if most_rows is None else max(1, -(-rows // most_rows))
+    if every > 1:
+        # Targets that were not there all the time make the interval look longer: more is kept.
+        text = thinned(text, max(1, round(window_ms * targets / rows)), every)
+    firsts = _first_nodes(pace, SLICE_ROWS * every)
+    parts: list[pd.DataFrame] = []
+    for first, end in zip(firsts, [*firsts[1:], ""], strict=True):
+        given = {**parameters, "first": first} | ({"end": end} if end else {})
+        parts.append(sample_frame(table, store.arrow(of_nodes(text, not end), given, ARROW_SETTINGS)))
+    return joined(parts)
+
+
+def _first_nodes(pace: Sequence[Mapping[str, Any]], rows: int) -> list[str]:
+    """Return the first node of each slice of about so many rows; the first slice begins before all."""
+    firsts, held = [""], 0
+    for node in pace:
+        if held and held + int(node["rows"]) > rows:
+            firsts.append(str(node["node"]))
+            held = 0
+        held += int(node["rows"])
+    return firsts
 
 
 def moment(ms: int) -> pd.Timestamp:

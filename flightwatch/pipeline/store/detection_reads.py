@@ -57,11 +57,22 @@ def window_sql(table: str, columns: Iterable[str], shards: int = 1) -> str:
 
 
 def pace_sql(table: str) -> str:
-    """How many rows and targets a table of samples has in (since, until]; placeholders since and until."""
+    """How many rows and targets of each node a table of samples has in (since, until], ordered by node.
+
+    Placeholders since and until.
+    """
     return (
-        f"SELECT count() AS rows, uniq({SAMPLED[table]}) AS targets FROM {DATABASE}.`{TABLES[table].name}` "
-        "WHERE ts > {since:DateTime64(3, 'UTC')} AND ts <= {until:DateTime64(3, 'UTC')}"
+        f"SELECT node, count() AS rows, uniq({SAMPLED[table]}) AS targets FROM {DATABASE}.`{TABLES[table].name}` "
+        "WHERE ts > {since:DateTime64(3, 'UTC')} AND ts <= {until:DateTime64(3, 'UTC')} GROUP BY node ORDER BY node"
     )
+
+
+def of_nodes(text: str, is_last: bool) -> str:
+    """Return a query of `window_sql` for nodes from `first` on, before `end` unless it is the last; both placeholders.
+
+    Tables of samples are ordered by node: each such query reads its own part of them.
+    """
+    return f"{text} AND node >= {{first:String}}" + ("" if is_last else " AND node < {end:String}")
 
 
 def thinned(text: str, interval_ms: int, every: int) -> str:
