@@ -10,7 +10,7 @@ Without peers the residual is the value against its own past, on two scales.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,11 +116,11 @@ class AnomalyDetector:
         return kept
 
     def _of_grid(self, grid: Grid, table: str, frames: Frames) -> Iterable[Finding]:
-        names, residual_CTD = self._residuals(grid, table, busy_cells(grid, frames))
-        if not names:
+        residual_of = self._residuals(grid, table, busy_cells(grid, frames))
+        if not residual_of:
             return
         alone = grid.shape[1] < 4
-        size = _joint(residual_CTD)
+        size = _joint(list(residual_of.values()))
         limit = self.thresholds.alone_z if alone else self.thresholds.z
         with np.errstate(invalid="ignore"):
             odd = np.nan_to_num(size) > limit
@@ -131,11 +131,11 @@ class AnomalyDetector:
         lasting = sorted(spells(odd, self.thresholds.hold, self.thresholds.clear), key=lambda spell: spell.said)
         # At most a few are told, and each look costs several forests.
         for target in [*dict.fromkeys(spell.target for spell in lasting)][: self.thresholds.asked]:
-            agreed = odd[:, target] & self._vote(residual_CTD[:, :, target], odd[:, target])
+            residual_CT = np.stack([residual[:, target] for residual in residual_of.values()])
+            agreed = odd[:, target] & self._vote(residual_CT, odd[:, target])
             for spell in spells(agreed[:, None], self.thresholds.hold, self.thresholds.clear):
-                yield from self._say(
-                    grid, table, names, residual_CTD, size, Spell(target, spell.begin, spell.said, spell.over)
-                )
+                moved = dict(zip(residual_of, residual_CT[:, spell.said].tolist(), strict=True))
+                yield from self._say(grid, table, moved, size, Spell(target, spell.begin, spell.said, spell.over))
 
     def _leave_crowds_out(self, odd_TD: BoolArray, grid: Grid, frames: Frames) -> None:
         """Forget what moves on most targets of a rack or cooling zone at once: the domain moves, others tell it."""
@@ -151,40 +151,46 @@ class AnomalyDetector:
                 crowded = odd_TD[:, inside].mean(axis=1) > self.thresholds.domain_crowd
                 odd_TD[np.ix_(crowded, inside)] = False
 
-    def _residuals(self, grid: Grid, table: str, busy_TD: BoolArray) -> tuple[list[str], FloatArray]:
-        names: list[str] = []
-        parts: list[FloatArray] = []
+    def _residuals(self, grid: Grid, table: str, busy_TD: BoolArray) -> dict[str, FloatArray]:
+        """Return the residual of each reading that is known, in sigmas, [T, D]."""
+        found: dict[str, FloatArray] = {}
+        settled = _settled(busy_TD, self.thresholds.settle)
         for column in TABLES[table].columns:
             if column.name in NOT_READINGS or column.type not in ("f32", "f64", "u32", "u64"):
                 continue
             values = grid.deltas(column.name) if column.counter else grid.column(column.name, forward_cells=A_MOMENT)
             if values is None or not np.isfinite(values).any():
                 continue
-            names.append(column.name)
-            parts.append(self._residual(np.log1p(np.maximum(values, 0)) if column.counter else values, busy_TD))
-        return names, np.stack(parts) if parts else np.empty((0, *grid.shape))
+            values = np.log1p(np.maximum(values, 0)) if column.counter else values
+            found[column.name] = self._residual(values, busy_TD, settled)
+        return found
 
-    def _residual(self, values: FloatArray, busy_TD: BoolArray) -> FloatArray:
+    def _residual(self, values: FloatArray, busy_TD: BoolArray, settled: BoolArray) -> FloatArray:
         """Residual in sigmas; idle and busy times of a target are two lives with a level and scatter each."""
         limits = self.thresholds
-        settled = _settled(busy_TD, limits.settle)
         result = np.full(values.shape, np.nan)
         for side in (busy_TD, ~busy_TD):
-            part = np.where(side & settled, values, np.nan)
+            # Most targets have one life: the other is not worked out for them.
+            living = np.flatnonzero(side.any(axis=0))
+            here = slice(None) if len(living) == side.shape[1] else living
+            own_values = values[:, here]
+            part = np.where(side[:, here] & settled[:, here], own_values, np.nan)
             if not np.isfinite(part).any():
                 continue
-            if side.any(axis=0).sum() >= 4:
+            if len(living) >= 4:
                 part = part - sorted_median(part)[:, None]
             centred = part - first_median(part, limits.train)
             known = np.isfinite(centred)
-            seen = np.cumsum(known, axis=0)
-            early = np.where(known & (seen <= limits.train), np.abs(centred), np.nan)
-            own = 1.4826 * sorted_median(early.T)
+            seen = np.cumsum(known, axis=0, dtype=np.int32)
+            training = known & (seen <= limits.train)
+            rows = slice(0, int(np.flatnonzero(training.any(axis=1)).max(initial=-1)) + 1)
+            own = 1.4826 * sorted_median(np.where(training[rows], np.abs(centred[rows]), np.nan).T)
             pooled = float(np.nanmedian(own)) if np.isfinite(own).any() else 0.0
-            size = np.where(known & (seen <= limits.train), np.abs(values), np.nan)
-            level = float(np.nanmedian(size)) if np.isfinite(size).any() else 0.0
+            size = np.abs(own_values[rows][training[rows]])
+            level = float(np.median(size)) if len(size) else 0.0
             floor = max(limits.floor * level, 1e-9, pooled)
-            result = np.where(known & (seen > limits.train // 2), centred / np.fmax(own, floor), result)
+            judged = known & (seen > limits.train // 2)
+            result[:, here] = np.where(judged, centred / np.fmax(own, floor), result[:, here])
         return result
 
     def _vote(self, residual_CT: FloatArray, odd_T: np.ndarray) -> np.ndarray:
@@ -212,11 +218,11 @@ class AnomalyDetector:
         return votes
 
     def _say(
-        self, grid: Grid, table: str, names: list[str], residual_CTD: FloatArray, size: FloatArray, spell: Spell
+        self, grid: Grid, table: str, residual_of: dict[str, float], size: FloatArray, spell: Spell
     ) -> list[Finding]:
         key = grid.keys_D[spell.target]
         device = key[1] if table == "device_samples" else None
-        at = np.nan_to_num(residual_CTD[:, spell.said, spell.target])
+        names, at = list(residual_of), np.nan_to_num(list(residual_of.values()))
         moved = [(names[i], round(float(at[i]), 1)) for i in np.argsort(-np.abs(at))[:3] if abs(at[i]) > 3]
         where = place(key[0], device)
         listed = ", ".join(f"{name} {value:+.0f} sigma" for name, value in moved)
@@ -265,11 +271,11 @@ def _settled(busy_TD: BoolArray, cells: int) -> BoolArray:
     return np.asarray(trailing_sum(changed, cells) == 0)
 
 
-def _joint(residual_CTD: FloatArray) -> FloatArray:
+def _joint(residuals: Sequence[FloatArray]) -> FloatArray:
     """Root mean square of the three largest residuals, or the largest alone; the smallest of 3 samples in a row."""
-    count = min(3, len(residual_CTD))
-    largest = np.zeros((count, *residual_CTD.shape[1:]))
-    for residual in residual_CTD:
+    count = min(3, len(residuals))
+    largest = np.zeros((count, *residuals[0].shape))
+    for residual in residuals:
         # Kept in order, the smallest first; a cube of all readings is not sorted for three of them.
         rest = np.nan_to_num(np.abs(residual))
         for rank in range(count - 1, -1, -1):
