@@ -2,8 +2,8 @@
 
 Tools end every line they print. A text without a line end at its end was cut off, or pasted without it: whether
 `345` is all of a number or the start of `34512` can be told only by the lines above it: where one of them has the same
-shape and a number that is no longer, it is taken as whole, else it is not a value. (Of numbers whose length varies a cut
-one can pass so.) JSON, XML and tables with borders show by themselves where they end, and are left alone.
+shape and a number that is no longer, it is taken as whole, else it is not a value. (Of numbers whose length varies a
+cut one can pass so.) JSON, XML and tables with borders show by themselves where they end, and are left alone.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -330,21 +331,23 @@ def _scalars(scalars: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, A
     if not found:
         return empty(t("job.no_scalars"), t("job.no_scalars_hint"))
     order = sorted(found, key=lambda name: ({"loss": 0, "grad_norm": 1, "lr": 2}.get(name, 3), name))[:6]
-    return html.Div([_scalar(name, found[name]) for name in order], className="fw-columns three")
+    return html.Div([scalar_chart(name, found[name]) for name in order], className="fw-columns three")
 
 
-def _scalar(name: str, points: tuple[list[Any], list[float | None]]) -> Any:
+def scalar_chart(name: str, points: tuple[list[Any], list[float | None]]) -> Any:
+    """Return the chart of one scalar over steps."""
     words = known("scalar", name)
     figure = graphs.lines({words: points}, unit="", zero=False, axis="linear")
-    told = [abs(value) for value in points[1] if value]
+    told = [value for value in points[1] if value is not None and math.isfinite(value)]
+    most = max(map(abs, told), default=0.0)
     # Learning rates are written as powers; without a format, plotly counts in micro.
-    tiny = bool(told) and max(told) < 0.01
+    tiny = 0 < most < 0.01
     layout = figure["layout"]
     layout["xaxis"] |= {"title": {"text": t("col.step"), "standoff": 2, "font": {"size": 10}}, "tickformat": ",d"}
     layout["yaxis"] |= {"tickformat": ".1e" if tiny else "~g", "nticks": 5, "hoverformat": ".4~g"}
-    if told and max(told) - min(told) < 1e-6 * max(told):
+    if most and max(told) - min(told) < 1e-6 * most:
         # A flat line has no scale of its own: plotly would show its last digits.
-        layout["yaxis"] |= {"range": [0, 1.2 * max(told)], "tickformat": ".0e" if tiny else "~s"}
+        layout["yaxis"] |= {"range": sorted((0.0, 1.2 * told[0])), "tickformat": ".0e" if tiny else "~s"}
     return html.Div([html.H3(words, className="fw-note", **{"data-raw": "1"}), graphs.drawn(figure, 190)])
 
 
