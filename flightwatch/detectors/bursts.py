@@ -29,6 +29,9 @@ LATELY = 9
 STEP_SCATTER = float(np.sqrt(5) / 1.2)
 #: Bursts that a healthy rank is allowed in a window, and how unlikely the suspect's number must be.
 LEAST_EXPECTED, CHANCE = 0.05, 1e-4
+#: That a few peers had no burst does not say that there are none: the half that Jeffreys' prior of a rate adds; how
+#: many peers are few.
+UNSEEN, FEW = 0.5, 16
 #: Blocks that two long bursts fill.
 LONG_BLOCKS = 4
 #: Single long steps: blocks of their window (they are common: a longer one tells no more), how many in it, how high
@@ -76,9 +79,11 @@ def recurring_bursts(
     with np.errstate(invalid="ignore"):
         moved = (own_TR > 0.6 * limits.effect) & (own_TR > HINT * sigma_TR)
     moved[: limits.minimum_blocks] = False
-    ranks = np.nonzero(moved.sum(axis=0) >= 2)[0]
-    if own_TR.shape[1] < 2 or not len(ranks):
+    suspects = moved.sum(axis=0) >= 2
+    if own_TR.shape[1] < 2 or not suspects.any():
         return None
+    # Of few peers each is read: none of theirs may be missed.
+    ranks = np.nonzero(suspects | (len(suspects) <= FEW))[0]
     height = burst_heights(centred_SR[:, ranks]) - usual_TR[:, ranks]
     # Above where the rank lately was, too: what stays slow is for the other tests, bursts come and go.
     height = height - np.nan_to_num(np.maximum(_lately(own_TR[:, ranks]), 0.0))
@@ -95,7 +100,7 @@ def recurring_bursts(
     # The usual number of bursts, without the worst fifth: more than one suspect is possible. Ranks not read have none.
     kept = max(1, int(0.8 * own_TR.shape[1]))
     read = max(0, kept - (own_TR.shape[1] - len(ranks)))
-    usual = np.sort(bursts, axis=1)[:, :read].sum(axis=1) / kept
+    usual = (np.sort(bursts, axis=1)[:, :read].sum(axis=1) + UNSEEN) / kept
     expected = np.maximum(usual, LEAST_EXPECTED)[:, None]
     count = np.maximum(trailing_sum(high.astype(np.int32), limits.window), 1)
     mean = trailing_sum(np.where(high, height, 0.0), limits.window) / count
@@ -104,6 +109,7 @@ def recurring_bursts(
     where |= (
         high & (bursts >= 2) & (count >= LONG_BLOCKS) & (mean > 2 * limits.effect) & (expected <= 2 * LEAST_EXPECTED)
     )
+    where &= suspects[ranks]
     if not where.any():
         return None
     z = (bursts - expected) / np.sqrt(expected)

@@ -19,7 +19,7 @@ def series(seed: int = 1) -> np.ndarray:
 
 def parts(values_SR: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return block medians, their scatter and a level of zero."""
-    blocks = np.median(values_SR.reshape(-1, 5, RANKS), axis=1)
+    blocks = np.median(values_SR.reshape(-1, 5, values_SR.shape[1]), axis=1)
     return blocks, np.full_like(blocks, 0.0085), np.zeros_like(blocks)
 
 
@@ -56,6 +56,19 @@ def test_bursts_far_apart_are_remembered_as_long_as_the_window() -> None:
     assert told(values) == set()
     assert told(values, replace(LIMITS, window=COMPUTE.recurrence_window)) == {7}
     assert told(series(), replace(LIMITS, window=COMPUTE.recurrence_window)) == set()
+
+
+def test_few_quiet_peers_say_little_about_how_often_bursts_happen() -> None:
+    values = series()[:, :4].copy()
+    for begin in (150, 203, 251):
+        values[begin : begin + 5, 2] += 0.06
+    assert told(values) == set()
+    values[300:305, 2] += 0.06
+    assert told(values) == {2}
+    # A peer with bursts, too short for its blocks' medians to show, is counted as well.
+    for begin in (138, 178, 218, 258, 298):
+        values[begin : begin + 4, 1] += 0.06
+    assert told(values) == set()
 
 
 def test_what_all_ranks_do_is_nobodys_burst() -> None:
