@@ -3,7 +3,9 @@
 Tools end every line they print. A text without a line end at its end was cut off, or pasted without it: whether
 `345` is all of a number or the start of `34512` can be told only by the lines above it: where one of them has the same
 shape and a number that is no longer, it is taken as whole, else it is not a value. (Of numbers whose length varies a
-cut one can pass so.) JSON, XML and tables with borders show by themselves where they end, and are left alone.
+cut one can pass so.) A line that ends in a word (a unit, a state) with which a line above ends is whole as well, and
+one that ends in a closing bracket or quote: the numbers before it are. JSON, XML and tables with borders show by
+themselves where they end, and are left alone.
 """
 
 from __future__ import annotations
@@ -39,9 +41,12 @@ RULES: Mapping[str, Rule] = {
 }
 
 _CHUNK = 1 << 16
-_NUMBER = re.compile(rb"(?<![\w.-])[+-]?\.?\d[\w.+-]{0,60}[ \t]*\Z", re.ASCII)
+_NUMBER = re.compile(rb"(?:(?<![\w.-])|(?<=\.\.))[+-]?\.?\d[\w.+-]{0,60}[ \t]*\Z", re.ASCII)
 #: Borders of tables, and a row between two of them.
 _CLOSED = re.compile(rb"\s*(?:\|.*\||\+.*\+|[-=+|]{3,})\s*\Z")
+#: What closes; rules that stand on both sides of a title.
+_CLOSING, _RULES_AROUND = (b")", b"]", b"'", b'"'), (b"===", b"---")
+_DIGIT, _LETTER = re.compile(rb"\d"), re.compile(rb"[A-Za-z]")
 _SHOWN = 60
 #: Bytes before the last line in which lines of its shape are looked for.
 _TAIL = 1 << 15
@@ -108,6 +113,8 @@ class WholeLines:
         if not text or line.endswith(b"\r") or _CLOSED.match(line):
             return line
         number = _NUMBER.search(line)
+        if number is None and self._is_closed(text):
+            return line
         where = f"line {self._lines + 1}"
         if self._rule == "line" and self._lines:
             shown = text[-_SHOWN:].decode("utf-8", "replace")
@@ -119,6 +126,15 @@ class WholeLines:
         shown = number[0].strip().decode("utf-8", "replace")
         self.note = Note("warning", where, f"the capture ends inside a line: its last number {shown!r} was not used")
         return line[: number.start()] + (b"N/A" if self._rule == "cell" else b"")
+
+    def _is_closed(self, text: bytes) -> bool:
+        """Return whether a line ends in what closes, or in a word (without digits) with which a line above it ends."""
+        if text.endswith(_CLOSING) or any(text.startswith(rule) and text.endswith(rule) for rule in _RULES_AROUND):
+            return True
+        word = text.rsplit(None, 1)[-1]
+        if _DIGIT.search(word) or not _LETTER.search(word):
+            return False
+        return any(other.rsplit(None, 1)[-1:] == [word] for other in self._tail.split(b"\n")[1:])
 
     def _is_as_long_as_above(self, line: bytes, number: re.Match[bytes]) -> bool:
         """Return whether a line of this line's shape stands above it whose number is no longer than this one's."""

@@ -117,6 +117,15 @@ def test_no_number_is_read_from_the_place_where_a_capture_was_cut(sample: Path, 
                     assert value in known.get((row.table, name), ()), f"{row.table}.{name} of {data[:at][-60:]!r}"
 
 
+@pytest.mark.parametrize("name", ["nvidia_nvlink.txt", "rocm_smi_a.txt", "ipmi_sensor.txt", "beegfs_client.txt",
+                                  "ras_summary.txt", "nfsiostat.txt", "stacks.txt", "slurm_job.txt"])  # fmt: skip
+def test_a_capture_that_only_lost_its_last_line_end_loses_nothing(name: str, tmp_path: Path) -> None:
+    (sample,) = [path for path in SAMPLES if path.name == name]
+    plain, _, code = inspected(tmp_path / name, sample.read_bytes())
+    rows, _, code_now = inspected(tmp_path / name, sample.read_bytes().rstrip(b"\r\n"))
+    assert (keyed(rows), code_now) == (keyed(plain), code)
+
+
 def test_a_cut_line_is_told_and_leaves_the_rest_alone(tmp_path: Path) -> None:
     text = b"NIC statistics:\n     rx_packets: 31162\n     tx_packets: 345"
     rows, notes, code = inspected(tmp_path / "ethtool.txt", text)
