@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.ndimage import median_filter
+from sklearn import config_context
 from sklearn.ensemble import IsolationForest
 
 from flightwatch.core.catalogue import TABLES
@@ -207,14 +208,18 @@ class AnomalyDetector:
             window = points[max(0, end - width) : end]
             if len(window) < 20:
                 continue
-            forest = IsolationForest(n_estimators=limits.trees, random_state=model, contamination="auto")
-            forest.fit(window)
             asked = np.flatnonzero(odd_T)
-            usual = np.quantile(forest.score_samples(window), 0.1)
-            # A forest's score of a point outside its training range is that of the nearest edge and rough:
-            # five in a row are asked together.
-            scores = median_filter(forest.score_samples(points[asked]), size=5, mode="nearest")
+            forest = IsolationForest(n_estimators=limits.trees, random_state=model, contamination="auto")
+            # The points are finite; checking them costs more than the small trees.
+            with config_context(assume_finite=True, skip_parameter_validation=True):
+                forest.fit(window)
+                usual = np.quantile(forest.score_samples(window), 0.1)
+                # A forest's score of a point outside its training range is that of the nearest edge and rough:
+                # five in a row are asked together.
+                scores = median_filter(forest.score_samples(points[asked]), size=5, mode="nearest")
             votes[asked] &= scores <= usual
+            if not votes[asked].any():
+                break
         return votes
 
     def _say(

@@ -9,7 +9,7 @@ import numpy as np
 
 from flightwatch.core.vocabulary import FindingKind, FindingScope, Severity
 from flightwatch.detectors.contract import Finding, Frames, Needs
-from flightwatch.detectors.grouped import FloatArray, sorted_median
+from flightwatch.detectors.grouped import BoolArray, FloatArray, sorted_median
 from flightwatch.detectors.ports import CONGESTION, ERRORS
 from flightwatch.detectors.saturation import saturated_counters
 from flightwatch.detectors.series import A_MOMENT, ALWAYS, Grid, Spell, carried, cells, grid_of, spells
@@ -101,10 +101,11 @@ class SensorDetector:
         for grid in (devices, nodes):
             if grid is None or grid.shape[0] < 3:
                 continue
+            moved = _load_moved(grid)
             for column, (low, high, move) in RANGES.items():
                 values = grid.column(column)
                 if values is not None:
-                    found += self._of_column(grid, column, values, low, high, move)
+                    found += self._of_column(grid, column, values, (low, high), move, moved)
             found += self._resets(grid)
         ports = grid_of(frames, "port_samples", ("node", "hca", "port"))
         hold, clear = self.thresholds.saturated_s, self.thresholds.clear_s
@@ -114,9 +115,10 @@ class SensorDetector:
         return found
 
     def _of_column(
-        self, grid: Grid, column: str, values: FloatArray, low: float, high: float, move: float
+        self, grid: Grid, column: str, values: FloatArray, possible: tuple[float, float], move: float, moved: BoolArray
     ) -> Iterable[Finding]:
         limits = self.thresholds
+        low, high = possible
         clear = cells(limits.clear_s, grid.interval_s, 2)
         with np.errstate(invalid="ignore"):
             wrong = (values < low) | (values > high)
@@ -129,7 +131,7 @@ class SensorDetector:
         if column not in ("util_pct", "fan_pct"):
             yield from self._stuck(grid, column, np.where(wrong, np.nan, values), move, clear)
         if column not in LOAD:
-            yield from self._noisy(grid, column, values, clear)
+            yield from self._noisy(grid, column, values, moved, clear)
 
     def _missing(self, grid: Grid, column: str, values: FloatArray, clear: int) -> Iterable[Finding]:
         known = np.isfinite(values)
@@ -185,11 +187,11 @@ class SensorDetector:
                 usual[counted] = np.where(side[counted], low[:, None], usual[counted])
         return usual
 
-    def _noisy(self, grid: Grid, column: str, values: FloatArray, clear: int) -> Iterable[Finding]:
+    def _noisy(self, grid: Grid, column: str, values: FloatArray, moved: BoolArray, clear: int) -> Iterable[Finding]:
         width = cells(self.thresholds.noisy_s, grid.interval_s, NOISE_SAMPLES)
         if len(values) <= width:
             return
-        jumps = self._jumps(grid, values)
+        jumps = _jumps(values, moved)
         typical = np.full(values.shape, np.nan)
         stride = max(1, width // 4)
         for t in range(width, len(values), stride):
@@ -209,27 +211,6 @@ class SensorDetector:
             text = f"jumps {float(typical[spell.said, spell.target]):.1f} from sample to sample, its peers "
             text += f"{float(peers[spell.said, 0]):.1f}"
             yield from self._say(grid, spell, column, "noisy", text, min(ratio, 1e6))
-
-    def _jumps(self, grid: Grid, values: FloatArray) -> FloatArray:
-        """Second differences of a reading, [T, D]: a ramp is no noise, nor is what follows a change of load.
-
-        A target is asked at its own times: an empty cell between two samples is not unknown, it is the last sample.
-        """
-        steady = carried(values, 1)
-        jumps = np.full(values.shape, np.nan)
-        jumps[2:] = np.abs(steady[2:] - 2 * steady[1:-1] + steady[:-2])
-        for name, share in (("power_w", 0.1), ("util_pct", 0.2)):
-            load = grid.column(name, forward_cells=A_MOMENT)
-            if load is None:
-                continue
-            change = np.abs(np.diff(load, axis=0))
-            usual = np.nan_to_num(sorted_median(change[:FIRST_SAMPLES].T))
-            with np.errstate(invalid="ignore"):
-                moved = change > np.fmax(share * np.fmax(load[1:], load[:-1]), 4 * usual)
-            for shift in (1, 2):
-                jumps[shift + 1 :][moved[: len(moved) - shift]] = np.nan
-            jumps[1:][moved] = np.nan
-        return jumps
 
     def _resets(self, grid: Grid) -> Iterable[Finding]:
         fell = np.zeros(grid.shape, dtype=bool)
@@ -266,6 +247,33 @@ class SensorDetector:
             aspect=f"{class_}:{column}",
         )
         return state_findings(self.name, self.version, grid, spell, about)
+
+
+def _load_moved(grid: Grid) -> BoolArray:
+    """Say where a target's load is another than in the cell before, [T, D]."""
+    moved = np.zeros(grid.shape, dtype=bool)
+    for name, share in (("power_w", 0.1), ("util_pct", 0.2)):
+        load = grid.column(name, forward_cells=A_MOMENT)
+        if load is None:
+            continue
+        change = np.abs(np.diff(load, axis=0))
+        usual = np.nan_to_num(sorted_median(change[:FIRST_SAMPLES].T))
+        with np.errstate(invalid="ignore"):
+            moved[1:] |= change > np.fmax(share * np.fmax(load[1:], load[:-1]), 4 * usual)
+    return moved
+
+
+def _jumps(values: FloatArray, moved: BoolArray) -> FloatArray:
+    """Second differences of a reading, [T, D]: a ramp is no noise, nor is what follows a change of load.
+
+    A target is asked at its own times: an empty cell between two samples is not unknown, it is the last sample.
+    """
+    steady = carried(values, 1)
+    jumps = np.full(values.shape, np.nan)
+    jumps[2:] = np.abs(steady[2:] - 2 * steady[1:-1] + steady[:-2])
+    for later in (0, 1, 2):
+        jumps[later:][moved[: len(moved) - later]] = np.nan
+    return jumps
 
 
 def _trailing(values_TD: FloatArray, width: int) -> FloatArray:

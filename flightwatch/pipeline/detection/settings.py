@@ -20,7 +20,7 @@ class DetectSettings:
     fleet_seconds: float = setting(30.0, "shortest time between two looks at telemetry", minimum=0)
     step_cells: int = setting(10_000_000, "steps x ranks kept in memory per shard of jobs", minimum=100_000)
     sample_rows: int = setting(
-        1_000_000, "rows of one table of samples in memory; beyond it, every second (third, ...) sampling is left out",
+        1_250_000, "rows of one table of samples in memory; beyond it, every second (third, ...) sampling is left out",
         minimum=10_000,
     )  # fmt: skip
     steps_seconds: int = setting(7200, "training rows read in each cycle", minimum=300)
