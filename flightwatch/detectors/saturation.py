@@ -39,7 +39,7 @@ def saturated_counters(
     on, off = cells(hold_s, grid.interval_s, 3), cells(clear_s, grid.interval_s, 2)
     for name in names:
         values = grid.column(name)
-        if values is None or not np.nanmax(values) >= min(CEILINGS):
+        if values is None or not (values >= min(CEILINGS)).any():
             continue
         found = list(spells(_stands(values), on, off))
         many = len({spell.target for spell in found})

@@ -23,6 +23,8 @@ from flightwatch.core.catalogue import TABLES, Column, Table
 from flightwatch.core.errors import BadRecord, ConfigError
 
 PARQUET_MAGIC, GZIP_MAGIC = b"PAR1", b"\x1f\x8b"
+#: What a gzip file may unpack to: it is held in memory, and ten megabytes of it can be ten gigabytes of text.
+MOST_UNPACKED_BYTES = 4 << 30
 #: Columns without which a row of the table says nothing.
 REQUIRED = {
     "rank_steps": ("step", "rank"),
@@ -72,7 +74,7 @@ def read_table(name: str, path: Path) -> ReadTable:
             table = _parsed(source, path, TABLES[name], problems)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         reason = "".join(char if char.isprintable() else "?" for char in str(error).splitlines()[0][:300])
-        raise BadRecord(f"is neither Parquet nor a readable CSV: {reason}", str(path)) from error
+        raise BadRecord(f"is neither Parquet nor CSV nor JSON lines that can be read: {reason}", str(path)) from error
     except OSError as error:
         raise ConfigError(f"--table {name}={path}: cannot read the file: {error.strerror or error}") from error
     read = ReadTable(name, pd.DataFrame(), problems)
@@ -106,11 +108,15 @@ def _parsed(source: IO[bytes], path: Path, table: Table, problems: list[str]) ->
 def _unzipped(stream: IO[bytes], path: str, problems: list[str]) -> bytes:
     """Return what a gzip file holds; of a damaged or cut one the whole lines before the damage, which is told."""
     parts: list[bytes] = []
+    left = MOST_UNPACKED_BYTES
     unpacker = zlib.decompressobj(wbits=31)
     try:
         while chunk := stream.read(1 << 20):
             while chunk:
-                parts.append(unpacker.decompress(chunk))
+                parts.append(unpacker.decompress(chunk, left))
+                left -= len(parts[-1])
+                if left <= 0:
+                    raise BadRecord(f"unpacks to {MOST_UNPACKED_BYTES >> 30} GiB or more", path)
                 chunk = unpacker.unused_data
                 if unpacker.eof and chunk.lstrip(b"\0"):
                     unpacker = zlib.decompressobj(wbits=31)

@@ -64,26 +64,37 @@ def read_window(
         if table not in SAMPLED:
             frames[table] = frame_of(table, store.arrow(text, parameters))
             continue
-        frames[table] = _samples(store, table, text, parameters, until_ms - since, most_rows)
+        pace = store.rows(pace_sql(table, shards), parameters)
+        frames[table] = _samples(store, table, text, parameters, pace, until_ms - since, most_rows)
     return frames
 
 
 def _samples(
-    store: Store, table: str, text: str, parameters: Mapping[str, object], window_ms: int, most_rows: int | None
+    store: Store, table: str, text: str, parameters: Mapping[str, object], pace: Sequence[Mapping[str, Any]],
+    window_ms: int, most_rows: int | None,
 ) -> pd.DataFrame:  # fmt: skip
     """Read a table of samples, some nodes at a time, with as many samplings left out as `most_rows` takes."""
-    pace = store.rows(pace_sql(table), {name: parameters[name] for name in ("since", "until")})
     rows, targets = (sum(int(node[name]) for node in pace) for name in ("rows", "targets"))
     every = 1 if most_rows is None else max(1, -(-rows // most_rows))
     if every > 1:
-        # Targets that were not there all the time make the interval look longer: more is kept.
-        text = thinned(text, max(1, round(window_ms * targets / rows)), every)
+        text = thinned(text, _interval_ms(window_ms, rows, targets), every)
     firsts = _first_nodes(pace, SLICE_ROWS * every)
     parts: list[pd.DataFrame] = []
     for first, end in zip(firsts, [*firsts[1:], ""], strict=True):
         given = {**parameters, "first": first} | ({"end": end} if end else {})
         parts.append(sample_frame(table, store.arrow(of_nodes(text, not end), given, ARROW_SETTINGS)))
     return joined(parts)
+
+
+def _interval_ms(window_ms: int, rows: int, targets: int) -> int:
+    """Return the sampling interval: whole seconds, or tenths below one.
+
+    A row more or less must not move it, or each look would keep other samples. Targets that were not there all the
+    time make it look longer: more is kept.
+    """
+    interval_ms = window_ms * targets / rows
+    step_ms = 1000 if interval_ms >= 1000 else 100
+    return max(step_ms, round(interval_ms / step_ms) * step_ms)
 
 
 def _first_nodes(pace: Sequence[Mapping[str, Any]], rows: int) -> list[str]:

@@ -42,8 +42,12 @@ def window_sql(table: str, columns: Iterable[str], shards: int = 1) -> str:
     events those of nodes on which such a job was placed and of no node; what exists and is configured is read whole.
     """
     listed = ", ".join(f"`{name}`" for name in columns)
+    return f"SELECT {listed} {_window(table, shards)}"
+
+
+def _window(table: str, shards: int) -> str:
     text = (
-        f"SELECT {listed} FROM {DATABASE}.`{TABLES[table].name}` "
+        f"FROM {DATABASE}.`{TABLES[table].name}` "
         "WHERE ts > {since:DateTime64(3, 'UTC')} AND ts <= {until:DateTime64(3, 'UTC')}"
     )
     if shards == 1:
@@ -56,14 +60,14 @@ def window_sql(table: str, columns: Iterable[str], shards: int = 1) -> str:
     return f"{text} AND (node = '' OR node IN (SELECT node FROM {DATABASE}.placements WHERE {mine}))"
 
 
-def pace_sql(table: str) -> str:
-    """How many rows and targets of each node a table of samples has in (since, until], ordered by node.
+def pace_sql(table: str, shards: int = 1) -> str:
+    """How many rows and targets of each node `window_sql` reads of a table of samples, ordered by node.
 
-    Placeholders since and until.
+    Placeholders as there.
     """
     return (
-        f"SELECT node, count() AS rows, uniq({SAMPLED[table]}) AS targets FROM {DATABASE}.`{TABLES[table].name}` "
-        "WHERE ts > {since:DateTime64(3, 'UTC')} AND ts <= {until:DateTime64(3, 'UTC')} GROUP BY node ORDER BY node"
+        f"SELECT node, count() AS rows, uniq({SAMPLED[table]}) AS targets {_window(table, shards)} "
+        "GROUP BY node ORDER BY node"
     )
 
 

@@ -210,3 +210,14 @@ def test_a_finding_is_explained_with_its_cause(call: Run, folder: Path, capsys: 
     code, _, errors = call(*tables, "--explain", "nothing")
     assert code == 1
     assert "no finding has the id nothing" in errors
+
+
+def test_a_gzip_file_that_unpacks_without_end_is_one_sentence(
+    call: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flightwatch.pipeline.detection.files.MOST_UNPACKED_BYTES", 1 << 20)
+    (tmp_path / "bomb.csv.gz").write_bytes(gzip.compress(b"step,rank\n" + b"1,1\n" * 400_000))
+    code, _, said = call("--table", f"rank_steps={tmp_path / 'bomb.csv.gz'}")
+    assert code == 3
+    assert "unpacks to" in said
+    assert "Traceback" not in said

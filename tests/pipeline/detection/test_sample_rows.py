@@ -33,8 +33,8 @@ def test_a_window_keeps_to_its_rows_and_what_they_tell(tmp_path: Path) -> None:
             insert_frame(store, table, frame, table)
     until_ms = begin_ms + SAMPLES * 10_000
 
-    def read(most_rows: int | None) -> dict[str, pd.DataFrame]:
-        return read_window(store, NEEDED, lambda table: begin_ms - 1, until_ms, most_rows=most_rows)
+    def read(most_rows: int | None, more_ms: int = 0) -> dict[str, pd.DataFrame]:
+        return read_window(store, NEEDED, lambda table: begin_ms - 1, until_ms + more_ms, most_rows=most_rows)
 
     whole, fewer = read(None), read(SAMPLES * DEVICES // 4)
     assert len(whole["device_samples"]) == SAMPLES * DEVICES
@@ -42,7 +42,7 @@ def test_a_window_keeps_to_its_rows_and_what_they_tell(tmp_path: Path) -> None:
     assert len(fewer["node_samples"]) == len(whole["node_samples"])
     times = fewer["device_samples"]["ts"].drop_duplicates().sort_values()
     assert set(times.diff().dropna()) == {40_000.0}
-    again = read(SAMPLES * DEVICES // 4)
+    again = read(SAMPLES * DEVICES // 4, more_ms=17_000)  # rows are a little fewer for the time, as in each cycle
     first, second = (
         one["device_samples"].sort_values(["ts", "node", "device"], ignore_index=True) for one in (fewer, again)
     )
@@ -50,4 +50,25 @@ def test_a_window_keeps_to_its_rows_and_what_they_tell(tmp_path: Path) -> None:
     for frames in (whole, fewer):
         (found,) = OverheatDetector().score(frames)
         assert (found.node, found.device) == ("n0002", 3)
+    store.close()
+
+
+def test_a_shard_is_bounded_by_what_it_reads_itself(tmp_path: Path) -> None:
+    """Two jobs in two shards: each shard's rows fit, so nothing is left out although the whole table would not."""
+    begin_ms = SystemClock().now_ms() // 10_000 * 10_000 - 3_600_000
+    store = open_store(f"chdb://{tmp_path / 'data'}", StoreSettings())
+    migrate(store)
+    model = TelemetryModel(Cluster(nodes=4), [Job(tp=4, dp=8)], [], 3, begin_ms, TelemetrySpec(samples=60))
+    insert_frame(store, "device_samples", model.frames()["device_samples"], "device_samples")
+    names = store.rows("SELECT concat('job', toString(number)) AS job, cityHash64(job) % 2 AS shard FROM numbers(20)")
+    jobs = [next(str(row["job"]) for row in names if row["shard"] == shard) for shard in (0, 1)]
+    placed = [{"ts": float(begin_ms), "node": f"n000{node}", "job": jobs[node // 2], "run": "0", "rank": float(node)}
+              for node in range(4)]  # fmt: skip
+    insert_frame(store, "placements", pd.DataFrame(placed), "placements")
+    needed, until_ms = {"device_samples": {"temp_c"}}, begin_ms + 600_000
+    for shard in (0, 1):
+        rows = read_window(
+            store, needed, lambda table: begin_ms - 1, until_ms, shard, shards=2, most_rows=60 * DEVICES // 2
+        )["device_samples"]
+        assert len(rows) == 60 * DEVICES // 2
     store.close()
