@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from flightwatch.cli.demo_process import DemoProcess
@@ -33,12 +34,16 @@ class DemoJob:
     socket: path of the agent's socket.
     folder: where the job's output goes (`demo_job.log`).
     job: its name. equal_steps: steps before one rank becomes slow, None: about a minute of them.
+    more: environment beside the probe's, as what makes it ask for profiles and the name of its attempt.
     """
 
-    def __init__(self, socket: str, folder: Path, job: str = JOB, equal_steps: int | None = None) -> None:
+    def __init__(
+        self, socket: str, folder: Path, job: str = JOB, equal_steps: int | None = None,
+        more: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
         self._socket = socket
         self._folder = folder
-        self._job, self._equal_steps = job, equal_steps
+        self._job, self._equal_steps, self._more = job, equal_steps, dict(more or {})
         self._process = DemoProcess("the demo's training job", folder / "demo_job.log")
 
     def start(self) -> str:
@@ -61,7 +66,7 @@ class DemoJob:
         }
         if self._equal_steps is not None:
             own["DEMO_EQUAL_STEPS"] = str(self._equal_steps)
-        self._process.start(command, os.environ | own)
+        self._process.start(command, os.environ | own | self._more)
         when = "after a minute" if self._equal_steps is None else f"from step {self._equal_steps} on"
         told = f"training job '{self._job}': {RANKS} ranks, one of them slow {when}"
         return f"{told}; its output is in {self._folder}/demo_job.log"

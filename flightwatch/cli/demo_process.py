@@ -28,7 +28,12 @@ class DemoProcess:
         """Start it. Raises OSError when the program or the file cannot be opened."""
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a terminal's Ctrl-C is the demo's to pass on
             )
 
     def stop(self) -> None:

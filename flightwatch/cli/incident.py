@@ -180,6 +180,10 @@ def _note_line(note: dict[str, Any]) -> str:
     return f"{note['at']}  {note['author']}: {note['text']}"
 
 
+def _figure(value: object) -> object:
+    return f"{value:.3g}" if isinstance(value, float) else value
+
+
 def _detail(document: dict[str, Any]) -> str:
     incident = document["incident"]
     facts = [
@@ -193,7 +197,7 @@ def _detail(document: dict[str, Any]) -> str:
         if incident[key] is not None
     ]  # fmt: skip
     lines = [_line(incident), "", fitted(incident["summary"], ""), ""]
-    lines += [fitted(f"  {name}: {value}", "    ") for name, value in facts]
+    lines += [fitted(f"  {name}: {_figure(value)}", "    ") for name, value in facts]
     findings = (f"  {one['severity']}  {one['state']}  {one['summary']}" for one in document["findings"])
     lines += ["", "findings:", *(fitted(one, "    ") for one in findings)]
     if document["notes"]:

@@ -18,6 +18,7 @@ from flightwatch.cli.demo_cluster import DemoCluster
 from flightwatch.cli.demo_inbox import DemoInbox
 from flightwatch.cli.demo_job import DemoJob
 from flightwatch.cli.detection_parts import detection_loop, expectations_of
+from flightwatch.cli.doctor import profiler_environment
 from flightwatch.cli.engine_parts import engine_state, incident_service
 from flightwatch.cli.instance import AgentProcess, InstanceLock, Worker, child_environment
 from flightwatch.cli.local_client import SOCKET_NAME
@@ -69,6 +70,8 @@ EPILOG = (
 log = logging.getLogger(__name__)
 #: Time for ingest to store what the agent sent last.
 DRAIN_SECONDS = 15.0
+#: Looks, half a second apart, for an agent whose profiler answers; the demo's job does without where none does.
+PROFILER_TRIES = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,18 +97,31 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         url = _start(stack, settings, common, arguments)
         if arguments.demo:
-            cluster = DemoCluster(common, arguments.config)
-            print(cluster.start(), flush=True)
-            stack.callback(cluster.stop)
-        if arguments.demo and not arguments.no_agent:
-            job = DemoJob(receiver_settings(settings, common).socket, Path(common.data_dir))
-            print(job.start(), flush=True)
-            stack.callback(job.stop)
+            _start_demo(stack, settings, common, arguments, stop)
         print(f"READY {url}", flush=True)
         stop.wait()
         log.info("stopping: the agent sends what it has, ingest stores it")
     log.info("stopped")
     return ExitCode.DONE
+
+
+def _start_demo(
+    stack: ExitStack, settings: Loaded, common: CommonSettings, arguments: argparse.Namespace, stop: threading.Event
+) -> None:
+    cluster = DemoCluster(common, arguments.config)
+    print(cluster.start(), flush=True)
+    stack.callback(cluster.stop)
+    if arguments.no_agent:
+        return
+    # Each start is an attempt of its own: its steps begin at 0 again.
+    more = {"FLIGHTWATCH_RUN": f"r{SystemClock().now_ms() // 1000}"}
+    for _ in range(PROFILER_TRIES):  # the agent has just been started
+        if (asks := profiler_environment(settings, common)) or stop.wait(0.5):
+            more |= asks
+            break
+    job = DemoJob(receiver_settings(settings, common).socket, Path(common.data_dir), more=more)
+    print(job.start(), flush=True)
+    stack.callback(job.stop)
 
 
 @dataclass

@@ -72,6 +72,8 @@ WORDS: dict[str, str] = {
     "profiler.changed": "What differs most",
     "profiler.top": "Most expensive ops",
     "profiler.no_trace": "No trace yet.",
+    "profiler.ended_without": "This profile ended without a trace; its ranks above say why.",
+    "profiler.blocks_are_rows": "Times of blocks are rows of op_timings (level 'block'), not traces.",
     "profiler.waiting": "Traces are on their way.",
     "profiler.alone": "on its own",
     "profiler.against": "against rank {rank}",

@@ -70,6 +70,8 @@ WORDS: dict[str, str] = {
     "profiler.changed": "差异最大",
     "profiler.top": "开销最大的算子",
     "profiler.no_trace": "还没有轨迹。",
+    "profiler.ended_without": "该剖析已结束，没有轨迹；原因见上方各 rank。",
+    "profiler.blocks_are_rows": "模块用时是 op_timings 的行（level 为 'block'），没有轨迹。",
     "profiler.waiting": "轨迹正在传输。",
     "profiler.alone": "单独查看",
     "profiler.against": "与 rank {rank} 对比",

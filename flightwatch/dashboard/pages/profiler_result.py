@@ -19,7 +19,7 @@ from flightwatch.dashboard.components.text import micros_text
 from flightwatch.dashboard.components.view import View
 from flightwatch.dashboard.i18n import t
 from flightwatch.dashboard.services import Services
-from flightwatch.pipeline.profiles.records import Profiles
+from flightwatch.pipeline.profiles.records import BLOCKS, REQUEST_ENDED, Profiles
 
 TOP_OPS, CHANGED_OPS, MOST_COLUMNS = 30, 20, 8
 
@@ -73,7 +73,7 @@ def register(app: Dash, services: Services) -> None:
                 [],
                 empty(t("profiler.no_trace")),
                 empty(t("profiler.no_trace")),
-                empty(t("profiler.waiting")),
+                empty(t(_why_none(services, view.get("id")))),
             )
         rank, peer = _pair(view, done)
         mine = _read(done[rank])
@@ -99,6 +99,14 @@ def _done(services: Services, name: str) -> dict[int, Mapping[str, Any]]:
     found = Profiles(services.control).get(name)
     check_job(services.store, found["job"])
     return {row["rank"]: row for row in found["ranks"] if row["artifact"] and row["state"] in ("done", "sent")}
+
+
+def _why_none(services: Services, name: str) -> str:
+    """Return the word that says why a profile has no trace to draw; its job was checked before."""
+    found = Profiles(services.control).get(name) if services.control is not None and name else None
+    if found is None or found["state"] not in REQUEST_ENDED:
+        return "profiler.waiting"
+    return "profiler.blocks_are_rows" if BLOCKS in found["options"] else "profiler.ended_without"
 
 
 def _pair(view: View, done: Mapping[int, Any]) -> tuple[int, int | None]:
