@@ -50,6 +50,19 @@ def _demo_job_shows_its_slow_rank(folder: str) -> None:
     assert min(rows, key=lambda row: row["wait"])["rank"] == 2
 
 
+def _demo_job_can_be_profiled(folder: str) -> None:
+    """Messages of the demo say how: that command works. Each start is an attempt of its own."""
+    (run,) = _sql(folder, "SELECT DISTINCT run FROM flightwatch.rank_steps WHERE job = 'demo'")
+    assert run["run"].startswith("r1")
+    done = subprocess.run(
+        [sys.executable, "-m", "flightwatch.cli", "profile", "start", "--data-dir", folder, "--job", "demo",
+         "--ranks", "2,0", "--steps", "3", "--wait"],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list(Path(folder, "profiles").glob("*/rank*.json.gz"))) == 2
+
+
 def _op_detail_comes_on_command(folder: str) -> None:
     """Ask as detection does, over the bus with the server's key; single calls of every step are then in SQL."""
     (row,) = _sql(folder, "SELECT any(node) AS node, any(run) AS run, toUnixTimestamp64Milli(min(ts)) AS since_ms"
@@ -110,6 +123,7 @@ def test_the_demo_job_shows_its_slow_rank(torch_python: str) -> None:
     with _up("--demo") as (folder, told):
         assert any(line.startswith("training job 'demo': 4 ranks") for line in told)
         _demo_job_shows_its_slow_rank(folder)
+        _demo_job_can_be_profiled(folder)
 
 
 def test_a_job_started_by_flightwatch_run_is_in_sql(torch_python: str) -> None:
