@@ -73,7 +73,9 @@ ORDER BY symbol_errors DESC""",
         """SELECT slowest_compute_rank AS rank, any(slowest_compute_node) AS node, count() AS steps,
   round(avg(compute_us_max / compute_us_median), 3) AS times_median
 FROM (
-  SELECT * FROM flightwatch.v_step_times WHERE job = 'llm-70b' ORDER BY step DESC LIMIT 500
+  SELECT * FROM flightwatch.v_step_times
+  WHERE job = (SELECT argMax(job, ts) FROM flightwatch.rank_steps WHERE ts > now() - INTERVAL 10 MINUTE)
+  ORDER BY step DESC LIMIT 500
 )
 GROUP BY rank
 ORDER BY steps DESC
