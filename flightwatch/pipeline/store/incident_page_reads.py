@@ -29,15 +29,25 @@ WITNESSES: Mapping[str, tuple[str, str]] = {
 }
 
 
+#: Nodes of the jobs and runs in the placeholders `jobs` and `runs`.
+_OF_ATTEMPTS = (
+    f"node IN (SELECT node FROM {DATABASE}.placements WHERE has({{jobs:Array(String)}}, job)"
+    " AND has(arrayZip({jobs:Array(String)}, {runs:Array(String)}), (assumeNotNull(job), assumeNotNull(run))))"
+)
+
+
 def device_gauges(
     store: Store, cluster: str, nodes: Sequence[str], device: int | None, start_ms: int, end_ms: int, bucket_s: int
 ) -> list[dict[str, Any]]:
     """Return, per bucket and gauge, the median of the incident's devices and the quantiles of all others.
 
     Columns: `bucket` and, for each of GAUGES, NAME_mine, NAME_low (5 %), NAME_mid, NAME_high (95 %); NULL: nobody
-    measured it. Peers are other devices of the cluster: all of a small one, in a large one about MOST_PEERS, always the
-    same by a hash of their names, whose quantiles are those of all within what a chart shows.
+    measured it. Peers are the other devices of the nodes' newest jobs (idle ones are no peers of busy ones), of the
+    cluster where the nodes have no job: all of few, of many about MOST_PEERS, always the same by a hash of their names,
+    whose quantiles are those of all within what a chart shows.
     """
+    attempts = _attempts(store, cluster, nodes, end_ms)
+    peers = _OF_ATTEMPTS if attempts else "true"
     if (end_ms - start_ms) / 1000 <= RAW_SECONDS:
         picks, source, time = ", ".join(f"avg({name}) AS {name}" for name in GAUGES), "device_samples", "ts"
     else:
@@ -58,17 +68,33 @@ def device_gauges(
             FROM {DATABASE}.{source}
             WHERE cluster = {{cluster:String}} AND {time} >= fromUnixTimestamp64Milli({{start:Int64}})
                 AND {time} <= fromUnixTimestamp64Milli({{end:Int64}})
-                AND (has({{nodes:Array(String)}}, node) OR cityHash64(node, device) % (
+                AND (has({{nodes:Array(String)}}, node) OR {peers} AND cityHash64(node, device) % (
                     SELECT greatest(1, intDiv(uniq(node, device), {MOST_PEERS})) FROM {DATABASE}.device_latest
-                    WHERE cluster = {{cluster:String}}
+                    WHERE cluster = {{cluster:String}} AND {peers}
                 ) = 0)
             GROUP BY bucket, node, device
         ) GROUP BY bucket ORDER BY bucket
         """,
         {"cluster": cluster, "nodes": list(nodes), "device": -1 if device is None else device, "start": start_ms,
-         "end": end_ms, "bucket": bucket_s},
+         "end": end_ms, "bucket": bucket_s, "jobs": [str(one["job"]) for one in attempts],
+         "runs": [str(one["run"]) for one in attempts]},
     )  # fmt: skip
     return [_quartiles(row) for row in rows]
+
+
+def _attempts(store: Store, cluster: str, nodes: Sequence[str], end_ms: int) -> list[dict[str, Any]]:
+    """Return the newest job and run that was placed on each node by a time."""
+    return store.rows(
+        f"""
+        SELECT DISTINCT job, run FROM (
+            SELECT job, run FROM {DATABASE}.placements
+            WHERE cluster = {{cluster:String}} AND has({{nodes:Array(String)}}, node)
+                AND ts <= fromUnixTimestamp64Milli({{end:Int64}})
+            ORDER BY ts DESC LIMIT 1 BY node
+        )
+        """,
+        {"cluster": cluster, "nodes": list(nodes), "end": end_ms},
+    )
 
 
 def _quartiles(row: Mapping[str, Any]) -> dict[str, Any]:
