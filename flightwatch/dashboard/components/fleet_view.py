@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flightwatch.dashboard.components.canvas import packed
-from flightwatch.pipeline.store.fleet_reads import DeviceValues, FloatArray, Roster
+from flightwatch.pipeline.store.fleet_reads import HOST, DeviceValues, FloatArray, Roster
 
 #: A device whose newest row is older is drawn as old.
 STALE_SECONDS = 60.0
@@ -121,7 +121,12 @@ def _natural(name: str) -> str:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Values as the map draws them, and what its panel says about them."""
+    """Values as the map draws them, and what its panel says about them.
+
+    Attributes
+    ----------
+    devices: those of whom the figure is expected; unknown: of these, those without one.
+    """
 
     payload: Mapping[str, Any]
     outliers: int
@@ -171,12 +176,14 @@ def drawn(
         "flags": packed(flags, "u1"),
     }
     fresh = ages[~np.isnan(ages)]
+    # A host without accelerators has no temperature by nature: of a figure of accelerators nobody misses its own.
+    expected = (roster.devices[arrangement.order] != HOST) | ~np.isnan(values)
     return Drawn(
         payload,
         outliers=int((flags & 1).sum()),
         stale=int((flags & 2 > 0).sum()),
-        unknown=int(np.isnan(values).sum()),
-        devices=len(values),
+        unknown=int((np.isnan(values) & expected).sum()),
+        devices=int(expected.sum()),
         oldest_of_fresh_s=float(fresh.min()) if len(fresh) else None,
     )
 
