@@ -207,14 +207,7 @@ def _follow(
         low = np.maximum(scatter_R, limits.floor)
         sigma[t], learned_TR[t] = low, learned
         recent += np.where(known, deviation - recent, 0.0) / 8
-        # What looks like a fault is neither learned as a level nor as scatter. Early baselines are rough: there only
-        # what stands out clearly is kept out.
-        if t < limits.minimum_blocks:
-            suspect = (deviation > np.maximum(EARLY_Z * low, EARLY_EFFECT * limits.drift)) & (t > 2)
-        elif t < limits.baseline_blocks:
-            suspect = recent > np.maximum(1.2 * low, limits.drift)
-        else:
-            suspect = recent > np.maximum(0.6 * low, limits.drift / 2)
+        suspect = _suspect(t, deviation, recent, low, limits)
         if t >= 2:
             # The group's scatter, or a rank's own where it is the noisier one (moves clipped: a fault is not noise).
             magnitude = np.abs(deviation)
@@ -237,6 +230,21 @@ def _follow(
             step[suspect] = 0.0
             base = np.where(np.isfinite(base), base + step, now).astype(blocks_TR.dtype)
     return own, sigma, bases, commons, learned_TR
+
+
+def _suspect(
+    block: int, deviation_R: FloatArray, recent_R: FloatArray, scatter_R: FloatArray, limits: DriftThresholds
+) -> BoolArray:
+    """Say what looks like a fault: it is neither learned as a level nor as scatter.
+
+    Early baselines are rough: there only what stands out clearly is kept out.
+    """
+    if block < limits.minimum_blocks:
+        threshold_R = np.maximum(EARLY_Z * scatter_R, EARLY_EFFECT * limits.drift)
+        return np.asarray(deviation_R > threshold_R) & np.bool_(block > 2)
+    strictness = 1.2 if block < limits.baseline_blocks else 0.6
+    floor = limits.drift if block < limits.baseline_blocks else limits.drift / 2
+    return np.asarray(recent_R > np.maximum(strictness * scatter_R, floor))
 
 
 def _early_error(block: int, limits: DriftThresholds) -> float:
